@@ -1,0 +1,64 @@
+"""Exponential moving averages of the weights."""
+
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+
+def decay_at(decay: float, step: tf.Tensor) -> tf.Tensor:
+    """min(decay, (1 + step) / (10 + step)), float32.
+
+    Source: tf.train.ExponentialMovingAverage of TensorFlow 1 with
+    num_updates, which lets young averages forget their start.
+
+    Args:
+        decay: the decay that is reached in the end, from 0 to 1.
+        step: number of updates done before this one, integer scalar.
+    """
+    step = tf.cast(step, tf.float32)
+    return tf.minimum(decay, (1.0 + step) / (10.0 + step))
+
+
+class MovingAverages:
+    """One average per weight, beside the weights.
+
+    Rule: average -= (1 - decay_at(decay, step)) * (average - weight)
+
+    Args:
+        decay: the decay that is reached in the end, from 0 to 1.
+        weights: path to variable, batch-norm statistics included.
+
+    Create it in the scope of the strategy, when the weights have their first
+    values: the averages start there.
+    """
+
+    SUFFIX = 'ExponentialMovingAverage'
+
+    def __init__(self, decay: float, weights: Mapping[str, tf.Variable]):
+        self._decay = decay
+        self._weights = dict(weights)
+        self.variables = {
+            path: tf.Variable(
+                lambda weight=weight: tf.cast(weight, tf.float32),
+                trainable=False,
+                name=f'{path}/{self.SUFFIX}',
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
+            for path, weight in self._weights.items()
+        }
+
+    def update(self, step: tf.Tensor) -> None:
+        """Moves every average towards its weight.
+
+        Args:
+            step: number of updates before this one, integer scalar.
+        """
+        rate = 1.0 - decay_at(self._decay, step)
+        for path, average in self.variables.items():
+            weight = tf.cast(self._weights[path], tf.float32)
+            # One fused op: variable -= alpha * delta.
+            tf.raw_ops.ResourceApplyGradientDescent(
+                var=average.handle,
+                alpha=rate,
+                delta=tf.convert_to_tensor(average) - weight,
+            )

@@ -1,0 +1,169 @@
+"""The parameters of a run as one frozen value, checked once."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from kbench.params import checks, table
+from kbench.params.checks import ParamsError, parse_piecewise
+
+__all__ = [
+    'Params',
+    'ParamsError',
+    'inherit_for_eval',
+    'load_params',
+    'make_params',
+    'parse_piecewise',
+    'save_params',
+    'set_to_ignored',
+]
+
+FILE_NAME = 'parameters.json'
+
+Params = dataclasses.make_dataclass(
+    'Params',
+    [
+        (row.name, row.python_type, dataclasses.field(default=row.default))
+        for row in table.TABLE.values()
+    ],
+    frozen=True,
+    namespace={'__doc__': 'One run: a value for every row of the table.'},
+)
+Params.__module__ = __name__
+
+
+def _canonical(values: Mapping[str, Any]) -> dict[str, Any]:
+    named = {}
+    for name, value in values.items():
+        name = table.ALIASES.get(name, name)
+        if name not in table.TABLE:
+            raise checks.unknown(name)
+        if name in named and named[name] != value:
+            raise ParamsError(
+                f'--{name} is set twice: {named[name]!r} and {value!r}'
+            )
+        named[name] = value
+    return named
+
+
+def make_params(**values: Any) -> Params:
+    """Makes the parameters of a run; what is not given has its default.
+
+    Args:
+        **values: parameters by name, as in `kbench --help`.
+
+    Returns:
+        A frozen `Params`.
+
+    Raises:
+        ParamsError: unknown name, wrong type, value out of range, or a
+            combination that cannot work. The message is one line.
+    """
+    named = {
+        name: checks.check_value(table.TABLE[name], value)
+        for name, value in _canonical(values).items()
+    }
+    params = Params(**named)
+    checks.check_combination(params)
+    return params
+
+
+def set_to_ignored(params: Params) -> list[str]:
+    """Names of ignored parameters that differ from their default."""
+    return [
+        row.name
+        for row in table.TABLE.values()
+        if row.kind == table.IGNORED
+        and getattr(params, row.name) != row.default
+    ]
+
+
+def save_params(params: Params, directory: str) -> str:
+    """Writes `parameters.json` into a folder, atomically.
+
+    Returns:
+        The path of the file.
+    """
+    path = os.path.join(directory, FILE_NAME)
+    partial = f'{path}.{os.getpid()}.tmp'
+    with open(partial, 'w', encoding='utf-8') as file:
+        json.dump(dataclasses.asdict(params), file, indent=2, sort_keys=True)
+        file.write('\n')
+    os.replace(partial, path)
+    return path
+
+
+def _read(directory: str) -> dict[str, Any]:
+    path = os.path.join(directory, FILE_NAME)
+    try:
+        with open(path, encoding='utf-8') as file:
+            values = json.load(file)
+    except OSError as error:
+        raise ParamsError(f'{path}: {error.strerror}') from None
+    except ValueError as error:
+        raise ParamsError(f'{path} is not JSON: {error}') from None
+    if not isinstance(values, dict):
+        raise ParamsError(f'{path} must hold one JSON object of parameters')
+    return values
+
+
+def load_params(directory: str) -> Params:
+    """Reads `parameters.json` from a folder and checks it as a new run.
+
+    Raises:
+        ParamsError: absent or unreadable file, or as `make_params`.
+    """
+    try:
+        return make_params(**_read(directory))
+    except ParamsError as error:
+        path = os.path.join(directory, FILE_NAME)
+        text = str(error)
+        raise ParamsError(
+            text if text.startswith(path) else f'{path}: {text}'
+        ) from None
+
+
+# What an evaluation takes from the training when it is not told.
+_INHERITED = (
+    'model',
+    'data_dir',
+    'data_name',
+    'batch_size',
+    'eval_method',
+    'moving_average_decay',
+    'use_fp16',
+    'fp16_vars',
+    'compute_dtype',
+    'weight_decay',
+    'weight_decay_all',
+    'label_smoothing',
+    'optimizer',
+)
+
+
+def inherit_for_eval(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Completes the values of an evaluation from those of the training.
+
+    Args:
+        values: what the user set, by name.
+
+    Returns:
+        The values, with model, data and numerics of
+        `train_dir/parameters.json` where the user set none. Unchanged where
+        the run is no evaluation or the folder holds no such file.
+    """
+    named = _canonical(values)
+    directory = named.get('train_dir')
+    if not named.get('eval') or not isinstance(directory, str):
+        return named
+    if not os.path.exists(os.path.join(directory, FILE_NAME)):
+        return named
+    trained = dataclasses.asdict(load_params(directory))
+    if {'use_fp16', 'compute_dtype'} & set(named):
+        for name in ('use_fp16', 'fp16_vars', 'compute_dtype'):
+            trained.pop(name)
+    return {
+        name: trained[name] for name in _INHERITED if name in trained
+    } | named

@@ -1,0 +1,274 @@
+"""Which values, and which combinations of them, a run can work with.
+
+Everything here needs neither TensorFlow nor the machine: what depends on the
+devices or the data is checked where they become known.
+"""
+
+import difflib
+import math
+from typing import Any
+
+from kbench import errors
+from kbench.params import table
+
+
+class ParamsError(errors.UserError):
+    """A parameter that cannot be; its text is one line for the user."""
+
+
+def shown(name: str) -> str:
+    """The parameter as the user writes it, for messages."""
+    return f'--{name}'
+
+
+def unknown(name: str) -> ParamsError:
+    """The error for a name that is not in the table."""
+    names = [*table.TABLE, *table.ALIASES]
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f'; did you mean {shown(close[0])}?' if close else ''
+    return ParamsError(f'unknown parameter {shown(name)}{hint}')
+
+
+def _range_text(row: table.Param) -> str:
+    low, high = row.minimum, row.maximum
+    if high is not None and low is not None:
+        text = f'from {low:g} to {high:g}'
+    elif low is not None:
+        text = f'above {low:g}' if row.exclusive else f'{low:g} or more'
+    else:
+        text = 'finite'
+    return f'{"a whole number" if row.type == "int" else "a number"}, {text}'
+
+
+def legal_text(row: table.Param) -> str:
+    """What a user may write for this parameter, in words."""
+    if row.choices:
+        return 'one of ' + ', '.join(repr(choice) for choice in row.choices)
+    if row.type == 'bool':
+        return 'true or false'
+    if row.type == 'string':
+        return 'a string'
+    return _range_text(row)
+
+
+def _in_range(row: table.Param, value: float) -> bool:
+    if not math.isfinite(value):
+        return False
+    if row.minimum is not None and (
+        value < row.minimum or (row.exclusive and value == row.minimum)
+    ):
+        return False
+    return row.maximum is None or value <= row.maximum
+
+
+def check_value(row: table.Param, value: Any) -> Any:
+    """Returns the value in its own type.
+
+    Raises:
+        ParamsError: wrong type or outside of the range.
+    """
+    error = ParamsError(
+        f'{shown(row.name)}={value!r} is not legal: it takes {legal_text(row)}'
+    )
+    if value is None:
+        if row.default is None:
+            return None
+        raise error
+    wanted = row.python_type
+    if wanted is float and isinstance(value, int):
+        value = value if isinstance(value, bool) else float(value)
+    if type(value) is not wanted:
+        raise error
+    if row.choices and value not in row.choices:
+        raise error
+    if wanted in (int, float) and not _in_range(row, value):
+        raise error
+    if row.unbuilt and value != row.default:
+        raise ParamsError(
+            f'{shown(row.name)}={value!r} is not built yet: leave it at '
+            f'{row.default!r}'
+        )
+    return value
+
+
+def _decay_is_complete(p: Any) -> str | None:
+    if (p.num_epochs_per_decay > 0) != (p.learning_rate_decay_factor > 0):
+        return (
+            '--num_epochs_per_decay and --learning_rate_decay_factor are '
+            'set together or not at all'
+        )
+    if p.num_epochs_per_decay > 0 and p.learning_rate is None:
+        return '--num_epochs_per_decay needs --learning_rate'
+    if p.minimum_learning_rate > 0 and not (
+        p.num_epochs_per_decay > 0 or p.learning_rate_schedule == 'cosine'
+    ):
+        return (
+            f'--minimum_learning_rate={p.minimum_learning_rate} needs '
+            '--learning_rate, --num_epochs_per_decay and '
+            '--learning_rate_decay_factor, or --learning_rate_schedule=cosine'
+        )
+    if (
+        p.learning_rate is not None
+        and p.minimum_learning_rate > p.learning_rate
+    ):
+        return (
+            f'--minimum_learning_rate={p.minimum_learning_rate} is above '
+            f'--learning_rate={p.learning_rate}'
+        )
+    return None
+
+
+def parse_piecewise(text: str) -> tuple[list[float], list[float]]:
+    """Splits `lr0;epoch1;lr1;...` into boundaries in epochs and rates.
+
+    Raises:
+        ParamsError: not of that form, or epochs that do not rise.
+    """
+    error = ParamsError(
+        f'--piecewise_learning_rate_schedule={text!r} is not legal: it takes '
+        'lr0;epoch1;lr1;... with rising epochs and rates of 0 or more'
+    )
+    try:
+        numbers = [float(part) for part in text.split(';')]
+    except ValueError:
+        raise error from None
+    rates, epochs = numbers[0::2], numbers[1::2]
+    if len(rates) != len(epochs) + 1 or not all(map(math.isfinite, numbers)):
+        raise error
+    rising = all(a < b for a, b in zip([0.0, *epochs], epochs, strict=False))
+    if not rising or min(rates) < 0:
+        raise error
+    return epochs, rates
+
+
+def _schedules_exclude_each_other(p: Any) -> str | None:
+    if p.piecewise_learning_rate_schedule is not None:
+        parse_piecewise(p.piecewise_learning_rate_schedule)
+    chosen = [
+        name
+        for name, is_set in (
+            (
+                'piecewise_learning_rate_schedule',
+                p.piecewise_learning_rate_schedule is not None,
+            ),
+            ('num_epochs_per_decay', p.num_epochs_per_decay > 0),
+            ('learning_rate_schedule', p.learning_rate_schedule is not None),
+        )
+        if is_set
+    ]
+    if len(chosen) > 1:
+        return f'{shown(chosen[0])} and {shown(chosen[1])} exclude each other'
+    if (
+        p.piecewise_learning_rate_schedule is not None
+        and p.learning_rate is not None
+    ):
+        return (
+            '--piecewise_learning_rate_schedule and --learning_rate exclude '
+            'each other'
+        )
+    return None
+
+
+def _precision_is_one(p: Any) -> str | None:
+    if p.use_fp16 and p.compute_dtype not in (None, 'float16'):
+        return f'--use_fp16 contradicts --compute_dtype={p.compute_dtype}'
+    is_fp16 = p.use_fp16 or p.compute_dtype == 'float16'
+    if is_fp16:
+        return None
+    for name, is_set in (
+        ('fp16_vars', p.fp16_vars),
+        ('fp16_enable_auto_loss_scale', p.fp16_enable_auto_loss_scale),
+        ('fp16_loss_scale', p.fp16_loss_scale is not None),
+    ):
+        if is_set:
+            return f'{shown(name)}={getattr(p, name)} needs --use_fp16'
+    return None
+
+
+def _devices_are_possible(p: Any) -> str | None:
+    if p.device == 'cpu' and p.data_format == 'NCHW':
+        return (
+            '--data_format=NCHW does not run on --device=cpu: NHWC is the '
+            'only layout there'
+        )
+    if not p.gpu_indices:
+        return None
+    parts = p.gpu_indices.split(',')
+    if not all(part.strip().isdigit() for part in parts):
+        return (
+            f'--gpu_indices={p.gpu_indices!r} is not legal: it takes '
+            'whole numbers, separated by commas'
+        )
+    if len(set(parts)) != len(parts) or len(parts) < p.num_gpus:
+        return (
+            f'--gpu_indices={p.gpu_indices!r} must name '
+            f'--num_gpus={p.num_gpus} different GPUs'
+        )
+    if p.device == 'cpu':
+        return '--gpu_indices contradicts --device=cpu'
+    return None
+
+
+def _length_is_one(p: Any) -> str | None:
+    if p.num_epochs is not None and p.num_batches != 100:
+        return (
+            f'--num_batches={p.num_batches} and --num_epochs={p.num_epochs} '
+            'exclude each other'
+        )
+    return None
+
+
+def _mode_is_one(p: Any) -> str | None:
+    if p.eval and p.forward_only:
+        return '--eval and --forward_only exclude each other'
+    if p.eval and p.train_dir is None:
+        return '--eval needs --train_dir, the folder with the checkpoint'
+    if p.forward_only and p.num_grad_accumulation > 1:
+        return '--num_grad_accumulation needs training, not --forward_only'
+    if p.gradient_clip is not None and p.gradient_clip_norm is not None:
+        return '--gradient_clip and --gradient_clip_norm exclude each other'
+    return None
+
+
+def _mode_is_built(p: Any) -> str | None:
+    if p.variable_update in table.CLUSTER_UPDATES:
+        built = [
+            mode
+            for mode in table.VARIABLE_UPDATES
+            if mode not in table.CLUSTER_UPDATES
+        ]
+        return (
+            f'--variable_update={p.variable_update} is not built yet: it '
+            f'takes one of {", ".join(built)}'
+        )
+    return None
+
+
+def _dataset_needs_a_folder(p: Any) -> str | None:
+    if p.cache_data and p.data_dir is None and p.data_name != 'digits':
+        return '--cache_data needs real data: set --data_dir'
+    return None
+
+
+_COMBINATIONS = (
+    _mode_is_built,
+    _mode_is_one,
+    _length_is_one,
+    _devices_are_possible,
+    _precision_is_one,
+    _decay_is_complete,
+    _schedules_exclude_each_other,
+    _dataset_needs_a_folder,
+)
+
+
+def check_combination(params: Any) -> None:
+    """Refuses parameters that are legal alone and not together.
+
+    Raises:
+        ParamsError: naming the parameters that contradict each other.
+    """
+    for check in _COMBINATIONS:
+        text = check(params)
+        if text:
+            raise ParamsError(text)
