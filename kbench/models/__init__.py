@@ -1,0 +1,107 @@
+"""The model table: names, rows, and the functions that build from them.
+
+Looking a model up imports neither TensorFlow nor Keras: the module `layers`
+runs when a builder first uses it.
+"""
+
+import difflib
+import fnmatch
+import importlib.util
+import sys
+
+from kbench.models.spec import ModelSpec
+
+
+def _import_when_used(name):
+    """Registers a submodule that executes on its first use."""
+    spec = importlib.util.find_spec(f'{__name__}.{name}')
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    globals()[name] = module
+
+
+# Before the families, which import these two.
+for _name in ('layers', 'build'):
+    _import_when_used(_name)
+
+from kbench.models import (  # noqa: E402
+    alexnet,
+    lenet,
+    resnet,
+    resnet_cifar,
+    trivial,
+    vgg,
+)
+
+_FAMILIES = (
+    trivial,
+    lenet,
+    alexnet,
+    vgg,
+    resnet,
+    resnet_cifar,
+)
+
+
+def _index():
+    table = {}
+    for family in _FAMILIES:
+        for spec in family.SPECS:
+            for name in (spec.name, *spec.aliases):
+                rows = table.setdefault(name, {})
+                if spec.dataset in rows:
+                    raise AssertionError(f'two rows for {name}')
+                rows[spec.dataset] = spec
+    return table
+
+
+_TABLE = _index()
+
+
+def list_specs(pattern: str = '*') -> list[ModelSpec]:
+    """The rows one of whose names matches a shell pattern, in table order."""
+    return [
+        spec
+        for family in _FAMILIES
+        for spec in family.SPECS
+        if any(
+            fnmatch.fnmatchcase(name, pattern)
+            for name in (spec.name, *spec.aliases)
+        )
+    ]
+
+
+def get_spec(name: str, dataset: str = 'imagenet') -> ModelSpec:
+    """Looks a model up by its name or an alias.
+
+    Args:
+        name: a name of the table.
+        dataset: `imagenet` or `cifar10`: decides where both have the name.
+
+    Returns:
+        The row for the dataset, or the only row of that name.
+
+    Raises:
+        ValueError: there is no such model; names the nearest ones.
+    """
+    rows = _TABLE.get(name)
+    if rows is None:
+        near = difflib.get_close_matches(name, _TABLE, n=3, cutoff=0.5)
+        hint = f'; did you mean {", ".join(near)}?' if near else ''
+        raise ValueError(
+            f'model: there is no model {name!r}{hint} '
+            '(--list_models shows them all)'
+        )
+    return rows.get(dataset) or next(iter(rows.values()))
+
+
+def create_model(spec, num_classes: int, image_size: int | None = None):
+    """Builds a model; see `build.create_model`."""
+    return build.create_model(spec, num_classes, image_size)
+
+
+def seed_generators(model) -> list:
+    """The random states of a model; see `build.seed_generators`."""
+    return build.seed_generators(model)

@@ -1,0 +1,58 @@
+"""Builds a row of the model table, and measures what was built."""
+
+import keras
+
+from kbench.models.spec import ModelSpec
+
+
+class Classifier(keras.Model):
+    """A functional model whose outputs are a list, also where it has one.
+
+    Keras itself unpacks a list of one.
+    """
+
+    def call(self, inputs, training=None, mask=None):
+        outputs = super().call(inputs, training=training, mask=mask)
+        return outputs if isinstance(outputs, list) else [outputs]
+
+
+def create_model(
+    spec: ModelSpec, num_classes: int, image_size: int | None = None
+) -> Classifier:
+    """Builds a functional model in the present data format and policy.
+
+    Args:
+        spec: a row of the table.
+        num_classes: number of classes.
+        image_size: height and width in pixels; None = the row's own.
+
+    Returns:
+        A model from images, (batch, size, size, 3) or in NCHW
+        (batch, 3, size, size), in the compute dtype and scaled to
+        [-1, 1], to a list: logits (batch, num_classes) in float32, then the
+        auxiliary logits, which count in training only.
+
+    Raises:
+        ValueError: the images are too small for the model.
+    """
+    size = image_size or spec.image_size
+    shape = (size, size, 3)
+    if keras.config.image_data_format() == 'channels_first':
+        shape = (3, size, size)
+    images = keras.Input(
+        shape, dtype=keras.config.dtype_policy().compute_dtype, name='images'
+    )
+    outputs = spec.builder(images, num_classes)
+    logits, auxiliary = outputs if isinstance(outputs, tuple) else (outputs, ())
+    name = spec.name.replace(':', '_').replace('/', '_')
+    return Classifier(images, [logits, *auxiliary], name=name)
+
+
+def seed_generators(model: keras.Model) -> list:
+    """Every `keras.random.SeedGenerator` of a model's layers, in order."""
+    found = {}
+    # Keras tracks them itself, nested models' too, under a private name.
+    for layer in model._flatten_layers(include_self=True, recursive=True):
+        for generator in getattr(layer, '_seed_generators', ()):
+            found[id(generator)] = generator
+    return list(found.values())
