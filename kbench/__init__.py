@@ -1,0 +1,71 @@
+"""kbench: benchmark, train and evaluate convolutional networks.
+
+    import kbench
+
+    result = kbench.run(model='resnet50', variable_update='replicated')
+    result.images_per_sec
+
+Importing the package does not import TensorFlow.
+"""
+
+from typing import Any
+
+from kbench import datasets, models, reporting, runtime
+from kbench import flags as flags_lib
+from kbench import params as params_lib
+from kbench.errors import UserError
+
+__version__ = '0.1.0'
+__all__ = [
+    'Params',
+    'UserError',
+    'define_flags',
+    'load_params',
+    'make_params',
+    'make_params_from_flags',
+    'run',
+    'run_params',
+    'save_params',
+]
+
+Params = params_lib.Params
+make_params = params_lib.make_params
+save_params = params_lib.save_params
+load_params = params_lib.load_params
+define_flags = flags_lib.define_flags
+make_params_from_flags = flags_lib.make_params_from_flags
+
+
+def run(**values: Any) -> Any:
+    """Runs kbench from Python.
+
+    Args:
+        **values: parameters by name, as on the command line.
+
+    Returns:
+        A `kbench.benchmark.Result`.
+
+    Raises:
+        UserError: what is wrong with a parameter, a file or the machine, in
+            one line.
+    """
+    return run_params(make_params(**params_lib.inherit_for_eval(values)))
+
+
+def run_params(params: Params) -> Any:
+    """Runs kbench with parameters that are made already; see `run`."""
+    reporting.route_logging()
+    # What needs no TensorFlow is refused before the seconds it takes.
+    models.get_spec(params.model)
+    if params_lib.is_real_data(params):
+        datasets.check_data_dir(
+            params.data_dir,
+            params.data_name,
+            'validation' if params.eval else params.data_subset,
+        )
+    if params.train_dir is not None and not params.eval:
+        runtime.check_writable('train_dir', params.train_dir)
+    runtime.import_tensorflow(params_lib.environment(params))
+    from kbench import benchmark
+
+    return benchmark.run(params)

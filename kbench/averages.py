@@ -19,6 +19,11 @@ def decay_at(decay: float, step: tf.Tensor) -> tf.Tensor:
     return tf.minimum(decay, (1.0 + step) / (10.0 + step))
 
 
+def average_name(path: str) -> str:
+    """Name of the average of the weight of this path."""
+    return f'{path}/ExponentialMovingAverage'
+
+
 class MovingAverages:
     """One average per weight, beside the weights.
 
@@ -30,21 +35,22 @@ class MovingAverages:
 
     Create it in the scope of the strategy, when the weights have their first
     values: the averages start there.
-    """
 
-    SUFFIX = 'ExponentialMovingAverage'
+    Attributes:
+        variables: name to average, in the order of the weights.
+    """
 
     def __init__(self, decay: float, weights: Mapping[str, tf.Variable]):
         self._decay = decay
-        self._weights = dict(weights)
+        self._weights = list(weights.values())
         self.variables = {
-            path: tf.Variable(
+            average_name(path): tf.Variable(
                 lambda weight=weight: tf.cast(weight, tf.float32),
                 trainable=False,
-                name=f'{path}/{self.SUFFIX}',
+                name=average_name(path),
                 aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
             )
-            for path, weight in self._weights.items()
+            for path, weight in weights.items()
         }
 
     def update(self, step: tf.Tensor) -> None:
@@ -54,11 +60,13 @@ class MovingAverages:
             step: number of updates before this one, integer scalar.
         """
         rate = 1.0 - decay_at(self._decay, step)
-        for path, average in self.variables.items():
-            weight = tf.cast(self._weights[path], tf.float32)
+        for average, weight in zip(
+            self.variables.values(), self._weights, strict=True
+        ):
             # One fused op: variable -= alpha * delta.
             tf.raw_ops.ResourceApplyGradientDescent(
                 var=average.handle,
                 alpha=rate,
-                delta=tf.convert_to_tensor(average) - weight,
+                delta=tf.convert_to_tensor(average)
+                - tf.cast(weight, tf.float32),
             )

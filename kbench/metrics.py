@@ -1,6 +1,14 @@
-"""Counts of right answers."""
+"""What a step measures."""
+
+from collections.abc import Sequence
 
 import tensorflow as tf
+
+# Columns of the float32 vector of metrics that every step returns: the total
+# loss, the accuracies of the batch (NaN where they are not measured), whether
+# the gradients were finite, the loss scale of the step, and the global norm
+# of the gradients before clipping (NaN where it is not measured).
+LOSS, TOP_1, TOP_5, FINITE, LOSS_SCALE, GRADIENT_NORM = range(6)
 
 
 def top_k(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
@@ -26,3 +34,15 @@ def top_k(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
         k=min(k, logits.shape[-1]),
     )
     return tf.cast(right, tf.float32)
+
+
+def accuracies(
+    outputs: Sequence[tf.Tensor], labels: tf.Tensor
+) -> list[tf.Tensor]:
+    """Top-1 and top-5 accuracy of a batch, float32 scalars.
+
+    Args:
+        outputs: logits first, as a model returns them.
+        labels: as `top_k`.
+    """
+    return [tf.reduce_mean(top_k(outputs[0], labels, k)) for k in (1, 5)]

@@ -7,6 +7,9 @@ import tensorflow as tf
 # float16 gradients times more than this overflow for any useful gradient.
 MAX_LOSS_SCALE = 2.0**24
 
+# Names of the variables that a loss scale may have.
+STATE_NAMES = ('loss_scale', 'good_steps', 'skipped_steps')
+
 
 @dataclasses.dataclass(frozen=True)
 class Precision:
@@ -69,9 +72,10 @@ class LossScale:
         self.variables = {}
         if can_overflow:
             self.variables = {
-                'loss_scale': _variable(initial, 'loss_scale'),
-                'good_steps': _variable(0.0, 'good_steps'),
-                'skipped_steps': _variable(0.0, 'skipped_steps'),
+                name: _variable(value, name)
+                for name, value in zip(
+                    STATE_NAMES, (initial, 0.0, 0.0), strict=True
+                )
             }
 
     def value(self) -> tf.Tensor | None:

@@ -1,28 +1,15 @@
-"""The train step and the loop around it."""
+"""The train step, made from plain values."""
 
-import collections
 import dataclasses
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from kbench import gradients as gradients_lib
 from kbench import losses, metrics
-
-# Columns of the metrics that a step returns, all float32.
-LOSS, TOP_1, TOP_5, FINITE, LOSS_SCALE, GRADIENT_NORM = range(6)
-
-# Steps in a row that overflow although the loss scale cannot fall further.
-MAX_OVERFLOWS_AT_FLOOR = 50
-
-
-class TrainingError(RuntimeError):
-    """Training cannot go on; its text is one line."""
 
 
 def make_forward(
@@ -64,13 +51,6 @@ def make_forward(
         return list(outputs), [scope.get_current_value(v) for v in states]
 
     return forward
-
-
-def accuracy_metrics(outputs, labels) -> list[tf.Tensor]:
-    """Top-1 and top-5 accuracy of a batch, float32 scalars."""
-    return [
-        tf.reduce_mean(metrics.top_k(outputs[0], labels, k)) for k in (1, 5)
-    ]
 
 
 def make_compute(
@@ -116,7 +96,7 @@ def make_compute(
                 ]
                 loss += weight_decay * losses.l2(used)
             scaled = loss if scale is None else loss * scale
-        measured = accuracy_metrics(outputs, labels) if accuracy else []
+        measured = metrics.accuracies(outputs, labels) if accuracy else []
         return tape.gradient(scaled, weights), [loss, *measured], states
 
     compute = micro_step
@@ -218,7 +198,7 @@ def make_train_step(
 
     Returns:
         A tf.function of (images, labels) per replica to a float32 vector of
-        metrics in the order of `LOSS`, `TOP_1`...
+        metrics in the order of `metrics.LOSS`, `metrics.TOP_1`...
     """
 
     def replica_step(images, labels):
@@ -248,7 +228,7 @@ def make_train_step(
                 loss_scale.update(finite)
             else:
                 norm = apply(gradients, states)
-            unmeasured = [math.nan] * (FINITE - len(measured))
+            unmeasured = [math.nan] * (metrics.FINITE - len(measured))
             return tf.stack(
                 [*measured, *unmeasured]
                 + [tf.cast(value, tf.float32) for value in (finite, scale_or_1)]
@@ -275,99 +255,3 @@ def make_train_step(
         return replicas.first(replicas.run(replica_step, batch))
 
     return train_step
-
-
-class FinishedStep(NamedTuple):
-    """What the host knows of a step when it is done.
-
-    Attributes:
-        metrics: float32 vector in the order of `LOSS`, `TOP_1`...
-        time_sec: from the end of the step before to the end of this one.
-        input_wait_sec: how much of it went by waiting for the batch.
-    """
-
-    metrics: np.ndarray
-    time_sec: float
-    input_wait_sec: float
-
-
-def run_steps(
-    step: Callable[[tuple], tf.Tensor],
-    batches: Iterator[tuple],
-    num_steps: int,
-    lag: int,
-) -> Iterator[FinishedStep]:
-    """Runs steps and yields each when it is done.
-
-    Args:
-        step: takes a batch to a vector of metrics.
-        batches: what `next` is called on.
-        num_steps: how many steps.
-        lag: steps that are under way while the host waits for an earlier
-            one. 0 on a CPU, where a step is done when the call returns; 1
-            on a GPU, which then never waits for the host.
-    """
-    running = collections.deque()
-    last = time.perf_counter()
-    for index in range(num_steps):
-        asked = time.perf_counter()
-        batch = next(batches)
-        waited = time.perf_counter() - asked
-        running.append((step(batch), waited))
-        # Everything under way is fetched after the last step.
-        while len(running) > (lag if index + 1 < num_steps else 0):
-            vector, waited = running.popleft()
-            vector = vector.numpy()
-            now = time.perf_counter()
-            yield FinishedStep(vector, now - last, waited)
-            last = time.perf_counter() if lag == 0 else now
-
-
-class Watch:
-    """Counts skipped steps and looks for losses that are not finite.
-
-    Args:
-        dynamic: whether the loss scale can fall.
-        stop_on_nan: whether such a loss ends the run.
-        warn: told once, with the step, of the first such loss.
-    """
-
-    def __init__(
-        self, *, dynamic: bool, stop_on_nan: bool, warn: Callable[[str], None]
-    ):
-        self._dynamic = dynamic
-        self._stop_on_nan = stop_on_nan
-        self._warn = warn
-        self._at_floor = 0
-        self.skipped_steps = 0
-        self.first_bad_step = None
-
-    def see(self, step: int, metrics_vector: np.ndarray) -> None:
-        """Takes in one finished step.
-
-        Args:
-            step: its number, for messages.
-            metrics_vector: what the step returned.
-
-        Raises:
-            TrainingError: the loss is not finite with `stop_on_nan`, or 50
-                steps in a row overflowed although the scale cannot fall.
-        """
-        scale = float(metrics_vector[LOSS_SCALE])
-        skipped = metrics_vector[FINITE] == 0
-        self.skipped_steps += int(skipped)
-        can_fall = self._dynamic and scale > 1
-        self._at_floor = self._at_floor + 1 if skipped and not can_fall else 0
-        if self._at_floor >= MAX_OVERFLOWS_AT_FLOOR:
-            raise TrainingError(
-                f'{self._at_floor} steps in a row overflowed up to step '
-                f'{step} although the loss scale, {scale:g}, falls no '
-                'further: the gradients are not finite in float16'
-            )
-        if math.isfinite(metrics_vector[LOSS]) or self.first_bad_step:
-            return
-        self.first_bad_step = step
-        text = f'the loss is {metrics_vector[LOSS]} at step {step}'
-        if self._stop_on_nan:
-            raise TrainingError(text)
-        self._warn(text)

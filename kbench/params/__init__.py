@@ -12,7 +12,9 @@ from kbench.params.checks import ParamsError, parse_piecewise
 __all__ = [
     'Params',
     'ParamsError',
+    'environment',
     'inherit_for_eval',
+    'is_real_data',
     'load_params',
     'make_params',
     'parse_piecewise',
@@ -68,6 +70,30 @@ def make_params(**values: Any) -> Params:
     params = Params(**named)
     checks.check_combination(params)
     return params
+
+
+def environment(params: Params) -> dict[str, str]:
+    """Environment variables that must hold before TensorFlow starts."""
+    variables = {
+        'TF_ENABLE_WINOGRAD_NONFUSED': str(int(params.winograd_nonfused)),
+        'TF_SYNC_ON_FINISH': str(int(params.sync_on_finish)),
+    }
+    if params.autotune_threshold is not None:
+        variables['TF_AUTOTUNE_THRESHOLD'] = str(params.autotune_threshold)
+    if params.mkl:
+        variables |= {
+            'KMP_BLOCKTIME': str(params.kmp_blocktime),
+            'KMP_AFFINITY': params.kmp_affinity,
+            'KMP_SETTINGS': str(params.kmp_settings),
+        }
+        if params.num_intra_threads:
+            variables['OMP_NUM_THREADS'] = str(params.num_intra_threads)
+    return variables
+
+
+def is_real_data(params: Params) -> bool:
+    """Whether the images come from files, or from the embedded digits."""
+    return params.data_dir is not None or params.data_name == 'digits'
 
 
 def set_to_ignored(params: Params) -> list[str]:

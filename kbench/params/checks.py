@@ -244,8 +244,21 @@ def _mode_is_built(p: Any) -> str | None:
     return None
 
 
-def _dataset_needs_a_folder(p: Any) -> str | None:
-    if p.cache_data and p.data_dir is None and p.data_name != 'digits':
+# What can be made up when there is no folder, and what comes along.
+SYNTHETIC = ('imagenet', 'cifar10', 'cifar100')
+EMBEDDED = ('digits',)
+
+
+def _data_has_a_source(p: Any) -> str | None:
+    if p.data_dir is not None or p.data_name in EMBEDDED:
+        return None
+    if p.data_name is not None and p.data_name not in SYNTHETIC:
+        return (
+            f'--data_name={p.data_name} needs --data_dir; without it one of '
+            f'{", ".join(SYNTHETIC)} (synthetic) or {", ".join(EMBEDDED)} is '
+            'legal'
+        )
+    if p.cache_data:
         return '--cache_data needs real data: set --data_dir'
     return None
 
@@ -258,7 +271,7 @@ _COMBINATIONS = (
     _precision_is_one,
     _decay_is_complete,
     _schedules_exclude_each_other,
-    _dataset_needs_a_folder,
+    _data_has_a_source,
 )
 
 

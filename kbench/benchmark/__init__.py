@@ -1,0 +1,46 @@
+"""Runs what the parameters ask for."""
+
+import logging
+
+from kbench import losses, reporting
+from kbench import params as params_lib
+from kbench.benchmark import evaluation, training
+from kbench.benchmark import program as program_lib
+from kbench.benchmark.result import Result
+
+__all__ = ['Result', 'run']
+
+_log = logging.getLogger('kbench')
+
+
+def run(params: params_lib.Params) -> Result | None:
+    """Trains, evaluates or benchmarks.
+
+    Args:
+        params: checked parameters.
+
+    Returns:
+        What the run found; None where it only listed something.
+
+    Raises:
+        UserError: what the user can mend, in one line.
+    """
+    for name in params_lib.set_to_ignored(params):
+        _log.warning('--%s is ignored: TensorFlow 2 has no such choice', name)
+    program = program_lib.create_program(params)
+    if params.list_weight_decay:
+        _list_weight_decay(program)
+        return None
+    if params.eval:
+        return evaluation.run(program)
+    if params.forward_only:
+        return evaluation.run_forward_only(program)
+    return training.run(program)
+
+
+def _list_weight_decay(program: program_lib.Program) -> None:
+    for weight in program.model.trainable_weights:
+        decayed = losses.is_decayed(
+            weight.path, program.params.weight_decay_all
+        )
+        reporting.out(f'{"decayed" if decayed else "exempt"}\t{weight.path}')

@@ -1,0 +1,390 @@
+"""Training: its variables, its schedule, its loop and its checkpoints."""
+
+import logging
+import math
+import time
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kbench import (
+    averages,
+    checkpoints,
+    gradients,
+    loop,
+    losses,
+    metrics,
+    optimizers,
+    precision,
+    reporting,
+    schedules,
+    train,
+)
+from kbench import params as params_lib
+from kbench.benchmark import program as program_lib
+from kbench.benchmark import result as result_lib
+
+_log = logging.getLogger('kbench')
+
+_STEP, _POSITION = 'global_step', 'batches_seen'
+
+
+def create_schedule(program: program_lib.Program) -> schedules.Schedule:
+    params, per_epoch = program.params, program.steps_per_epoch
+
+    def steps(epochs):
+        return schedules.to_steps(epochs, per_epoch)
+
+    if params.piecewise_learning_rate_schedule is not None:
+        epochs, rates = params_lib.parse_piecewise(
+            params.piecewise_learning_rate_schedule
+        )
+        schedule = schedules.piecewise([steps(e) for e in epochs], rates)
+        return schedules.with_warmup(
+            schedule, steps(params.num_learning_rate_warmup_epochs), rates[0]
+        )
+    own = params.learning_rate is None
+    rate = program.spec.learning_rate if own else params.learning_rate
+    if params.learning_rate_schedule == 'cosine':
+        schedule = schedules.cosine(
+            rate, total_steps(program), params.minimum_learning_rate
+        )
+    elif own:
+        return schedules.model_schedule(
+            program.spec.schedule,
+            rate,
+            steps_per_epoch=per_epoch,
+            global_batch_size=program.global_batch_size,
+        )
+    elif params.num_epochs_per_decay:
+        schedule = schedules.exponential_decay(
+            rate,
+            max(1, steps(params.num_epochs_per_decay)),
+            params.learning_rate_decay_factor,
+            params.minimum_learning_rate,
+        )
+    else:
+        schedule = schedules.constant(rate)
+    return schedules.with_warmup(
+        schedule, steps(params.num_learning_rate_warmup_epochs), rate
+    )
+
+
+def total_steps(program: program_lib.Program) -> int:
+    """Updates from the start of a training to its planned end."""
+    steps = program_lib.planned_steps(program)
+    if program.params.num_epochs is None:
+        steps += program_lib.warmup_steps(program)
+    return steps
+
+
+def run_length(
+    program: program_lib.Program, steps_done: int
+) -> tuple[int, int]:
+    """Steps to warm up and steps to time.
+
+    With num_epochs the steps that an earlier run did, and the warm-up, count
+    towards the length.
+    """
+    warmup = program_lib.warmup_steps(program)
+    planned = program_lib.planned_steps(program)
+    if program.params.num_epochs is None:
+        return warmup, planned
+    left = max(0, planned - steps_done)
+    warmup = min(warmup, max(0, left - 1))
+    return warmup, left - warmup
+
+
+class Training:
+    """The variables of a training and what may be done with them.
+
+    Args:
+        program: the objects of the run.
+
+    Attributes:
+        program: the objects of the run.
+        state: weights, other states and step.
+        schedule: rate by step.
+        steps_seen: steps started since the training began, skipped ones
+            included: the position in the data.
+    """
+
+    def __init__(self, program: program_lib.Program):
+        params, model = program.params, program.model
+        self.program = program
+        self.schedule = create_schedule(program)
+        self.steps_seen = 0
+        with program.replicas.strategy.scope():
+            self.state = train.TrainState(
+                weights=model.trainable_weights,
+                states=model.non_trainable_weights,
+                step=tf.Variable(
+                    0,
+                    trainable=False,
+                    dtype=tf.int64,
+                    name=_STEP,
+                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+                ),
+            )
+            self._optimizer = optimizers.create(
+                params.optimizer,
+                self.state.weights,
+                optimizers.Settings(
+                    momentum=params.momentum,
+                    rmsprop_decay=params.rmsprop_decay,
+                    rmsprop_momentum=params.rmsprop_momentum,
+                    rmsprop_epsilon=params.rmsprop_epsilon,
+                    weight_decay=params.weight_decay,
+                ),
+                program.decayed,
+            )
+            self._loss_scale = precision.LossScale(
+                params.fp16_loss_scale or program.spec.loss_scale,
+                dynamic=params.fp16_enable_auto_loss_scale,
+                growth_steps=params.fp16_inc_loss_scale_every_n,
+                can_overflow=program.precision.can_overflow,
+            )
+            self._averages = None
+            if params.moving_average_decay is not None:
+                self._averages = averages.MovingAverages(
+                    params.moving_average_decay,
+                    {weight.path: weight for weight in model.weights},
+                )
+
+    def make_step(self):
+        """Makes the train step of this run."""
+        program, params = self.program, self.program.params
+        in_loss = not program_lib.decays_weights(params)
+        compute = train.make_compute(
+            train.make_forward(
+                program.model, seed=params.tf_random_seed, training=True
+            ),
+            losses.make_classification_loss(
+                label_smoothing=params.label_smoothing,
+                aux_loss_weight=program.spec.aux_loss_weight,
+            ),
+            prepare=program_lib.make_prepare(program),
+            decayed=program.decayed,
+            weight_decay=params.weight_decay if in_loss else 0.0,
+            accuracy=params.print_training_accuracy,
+            num_micro_batches=params.num_grad_accumulation,
+            xla=params.xla,
+        )
+        return train.make_train_step(
+            replicas=program.replicas,
+            compute=compute,
+            state=self.state,
+            optimizer=self._optimizer,
+            schedule=self.schedule,
+            loss_scale=self._loss_scale,
+            averages=self._averages,
+            clip=gradients.make_clip(
+                params.gradient_clip, params.gradient_clip_norm
+            ),
+            compress_gradients=params.fp16_compress_gradients,
+        )
+
+    def learning_rate(self) -> float:
+        """Rate of the next update."""
+        return float(self.schedule(tf.constant(self.step(), tf.int64)))
+
+    def step(self) -> int:
+        """Updates done."""
+        return int(self.state.step.numpy())
+
+    def _variables(self) -> dict[str, Any]:
+        named = {weight.path: weight for weight in self.program.model.weights}
+        named |= self._optimizer.slots | {_STEP: self.state.step}
+        if self._averages is not None:
+            named |= self._averages.variables
+        return named
+
+    def save(self) -> str:
+        """Writes a checkpoint of everything; returns its path."""
+        params = self.program.params
+        values = checkpoints.snapshot(
+            self._variables() | self._loss_scale.variables
+        )
+        values[_POSITION] = np.int64(self.steps_seen)
+        return checkpoints.save(
+            params.train_dir,
+            self.step(),
+            values,
+            keep=params.max_ckpts_to_keep,
+        )
+
+    def restore(self, path: str) -> None:
+        """Goes on where a checkpoint was written.
+
+        Raises:
+            CheckpointError: it does not fit, or is damaged.
+        """
+        program, variables = self.program, self._variables()
+        values = checkpoints.load(path)
+        program_lib.restore_weights(program, path, values)
+        dropped = set()
+        if self._averages is None:
+            dropped = {
+                averages.average_name(weight.path)
+                for weight in program.model.weights
+            } & values.keys()
+        checkpoints.restore(
+            path,
+            values,
+            variables,
+            what=f'a training with --optimizer={program.params.optimizer}',
+            others=[_POSITION, *precision.STATE_NAMES, *dropped],
+        )
+        if dropped:
+            _log.warning(
+                'the moving averages of %s end here: '
+                '--moving_average_decay is not set',
+                path,
+            )
+        # A run may go on in another precision: its scale starts anew then.
+        scale = self._loss_scale.variables
+        if scale.keys() <= values.keys():
+            checkpoints.restore(
+                path, values, scale, what='the loss scale', exact=False
+            )
+        self.steps_seen = int(values[_POSITION])
+
+
+def run(program: program_lib.Program) -> result_lib.Result:
+    """Trains, times, saves.
+
+    Raises:
+        UserError: a checkpoint that does not fit, a loss that is not finite
+            with stop_on_nan, a folder that cannot be written.
+    """
+    params = program.params
+    training = Training(program)
+    path = checkpoints.latest(params.train_dir) if params.train_dir else None
+    if path is not None:
+        training.restore(path)
+        _log.info('resuming from %s at step %d', path, training.step())
+    if params.train_dir:
+        params_lib.save_params(params, params.train_dir)
+    warmup, timed = run_length(program, training.step())
+    reporting.out(
+        program_lib.header(program, 'training', training.learning_rate())
+    )
+    if timed == 0:
+        _log.warning('all %g epochs are done already', params.num_epochs)
+        return result_lib.Result('training', program.spec.name, 0.0)
+    record = loop.Record(images_per_step=program.global_batch_size)
+    watch = loop.Watch(
+        dynamic=params.fp16_enable_auto_loss_scale,
+        stop_on_nan=params.stop_on_nan,
+        warn=_log.warning,
+    )
+    _run_steps(training, record, watch, warmup, timed)
+    path = training.save() if params.train_dir else None
+    reporting.out(reporting.total_lines(record.images_per_sec()))
+    if watch.skipped_steps:
+        _log.warning(
+            '%d of %d steps overflowed and were skipped',
+            watch.skipped_steps,
+            warmup + timed,
+        )
+    if watch.first_bad_step is not None:
+        _log.warning(
+            'the loss was not finite from step %d on', watch.first_bad_step
+        )
+    return _result(training, record, watch, path)
+
+
+def _run_steps(training, record, watch, warmup, timed) -> None:
+    program, params = training.program, training.program.params
+    step = training.make_step()
+    batches = program_lib.train_batches(program, training.steps_seen)
+    lag = 1 if program.on_gpu else 0
+    progress = reporting.Progress()
+
+    def see(finished):
+        training.steps_seen += 1
+        watch.see(training.steps_seen, finished.metrics)
+        stage.advance()
+
+    with progress.stage('warming up', total=warmup) as stage:
+        for finished in loop.run_steps(step, batches, warmup, lag):
+            see(finished)
+    saver = _Saver(training)
+
+    def on_step(number, finished):
+        see(finished)
+        if number == 1 or number % params.display_every == 0:
+            reporting.out(
+                reporting.step_line(
+                    number,
+                    record.throughput(),
+                    float(finished.metrics[metrics.LOSS]),
+                    [
+                        float(finished.metrics[column])
+                        for column in (metrics.TOP_1, metrics.TOP_5)
+                        if params.print_training_accuracy
+                    ],
+                )
+            )
+        if finished.drained and number < timed:
+            saver.save()
+
+    reporting.out(reporting.table_head(params.print_training_accuracy))
+    with progress.stage('training', total=timed) as stage:
+        loop.run(
+            loop.run_steps(step, batches, timed, lag, saver.is_due),
+            record,
+            on_step,
+        )
+
+
+class _Saver:
+    """Decides when a checkpoint is due in the middle of a training."""
+
+    def __init__(self, training: Training):
+        self._training = training
+        self._start = training.steps_seen
+        self._last = time.monotonic()
+
+    def is_due(self, number: int) -> bool:
+        """Whether a checkpoint follows the timed step of this number."""
+        params = self._training.program.params
+        if not params.train_dir:
+            return False
+        every = params.save_model_steps
+        if every and (self._start + number) % every == 0:
+            return True
+        waited = time.monotonic() - self._last
+        return 0 < params.save_model_secs <= waited
+
+    def save(self) -> None:
+        """Saves now."""
+        self._training.save()
+        self._last = time.monotonic()
+
+
+def _column(record, column):
+    values = (float(vector[column]) for vector in record.metrics)
+    return tuple(value for value in values if not math.isnan(value))
+
+
+def _result(training, record, watch, path) -> result_lib.Result:
+    last = record.metrics[-1]
+    return result_lib.Result(
+        mode='training',
+        model=training.program.spec.name,
+        images_per_sec=record.images_per_sec(),
+        losses=tuple(float(v[metrics.LOSS]) for v in record.metrics),
+        top_1=_column(record, metrics.TOP_1),
+        top_5=_column(record, metrics.TOP_5),
+        learning_rate=training.learning_rate(),
+        gradient_norms=_column(record, metrics.GRADIENT_NORM),
+        step_times_sec=tuple(record.step_times_sec),
+        input_wait_sec=tuple(record.input_wait_sec),
+        skipped_steps=watch.skipped_steps,
+        loss_scale=float(last[metrics.LOSS_SCALE]),
+        step=training.step(),
+        first_bad_step=watch.first_bad_step,
+        checkpoint=path,
+    )

@@ -1,0 +1,207 @@
+"""The process around a run: environment, TensorFlow's start, devices.
+
+Importing this module imports no TensorFlow: what has to happen before that
+happens here.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from kbench import errors
+
+_LOG_LEVEL = 'TF_CPP_MIN_LOG_LEVEL'
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Drops what native code writes to standard error, unless it fails.
+
+    TensorFlow writes before its own log level holds.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            sys.stderr.flush()
+            file.seek(0)
+            os.write(kept, file.read())
+            raise
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+def import_tensorflow(environment: Mapping[str, str]) -> Any:
+    """Imports TensorFlow, without its chatter unless that is asked for.
+
+    Args:
+        environment: variables to set before.
+
+    Returns:
+        The module. A `TF_CPP_MIN_LOG_LEVEL` in the environment of the
+        process is the way to ask for the chatter.
+    """
+    os.environ.update(environment)
+    chatter = _LOG_LEVEL in os.environ
+    os.environ.setdefault(_LOG_LEVEL, '2')
+    # A thread pool of its own per GPU keeps input from delaying launches.
+    os.environ.setdefault('TF_GPU_THREAD_MODE', 'gpu_private')
+    with contextlib.nullcontext() if chatter else _quiet():
+        import tensorflow as tf
+
+        tf.config.list_physical_devices()
+    if not chatter:
+        tf.get_logger().setLevel('ERROR')
+    return tf
+
+
+def set_threads(intra_op: int | None, inter_op: int) -> None:
+    """Sets the sizes of TensorFlow's thread pools; 0 leaves the choice to it.
+
+    Raises:
+        UserError: TensorFlow runs already, with other sizes.
+    """
+    import tensorflow as tf
+
+    threading = tf.config.threading
+    for name, wanted, get, put in (
+        (
+            'num_intra_threads',
+            intra_op or 0,
+            threading.get_intra_op_parallelism_threads,
+            threading.set_intra_op_parallelism_threads,
+        ),
+        (
+            'num_inter_threads',
+            inter_op,
+            threading.get_inter_op_parallelism_threads,
+            threading.set_inter_op_parallelism_threads,
+        ),
+    ):
+        if get() == wanted:
+            continue
+        try:
+            put(wanted)
+        except RuntimeError:
+            raise errors.UserError(
+                f'--{name}={wanted} comes too late: TensorFlow runs in this '
+                f'process already, with {get()}'
+            ) from None
+
+
+def _gpu_memory_mib(index: int) -> int:
+    text = subprocess.run(
+        [
+            'nvidia-smi',
+            '--query-gpu=memory.total',
+            '--format=csv,noheader,nounits',
+            f'--id={index}',
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    return int(text)
+
+
+def _set_up_gpus(gpus, count, indices, memory_fraction):
+    import tensorflow as tf
+
+    chosen = indices[:count] if indices else list(range(count))
+    missing = [index for index in chosen if index >= len(gpus)]
+    if missing:
+        name = 'gpu_indices' if indices else 'num_gpus'
+        value = ','.join(map(str, indices)) if indices else count
+        raise errors.UserError(
+            f'--{name}={value} asks for more than this machine has: '
+            f'{len(gpus)} GPUs'
+        )
+    tf.config.set_visible_devices([gpus[index] for index in chosen], 'GPU')
+    if memory_fraction:
+        for index in chosen:
+            limit = int(memory_fraction * _gpu_memory_mib(index))
+            tf.config.set_logical_device_configuration(
+                gpus[index],
+                [tf.config.LogicalDeviceConfiguration(memory_limit=limit)],
+            )
+    return [f'/gpu:{number}' for number in range(count)]
+
+
+def _set_up_cpus(count):
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices('CPU')[0]
+    if count > 1:
+        with contextlib.suppress(RuntimeError):
+            tf.config.set_logical_device_configuration(
+                cpu, [tf.config.LogicalDeviceConfiguration()] * count
+            )
+    found = len(tf.config.list_logical_devices('CPU'))
+    if found < count:
+        raise errors.UserError(
+            f'--num_gpus={count} comes too late: TensorFlow runs in this '
+            f'process already, with {found} logical CPU devices'
+        )
+    return [f'/cpu:{number}' for number in range(count)]
+
+
+def set_up_devices(
+    kind: str | None,
+    count: int,
+    gpu_indices: Sequence[int] = (),
+    gpu_memory_fraction: float = 0.0,
+) -> list[str]:
+    """Makes the compute devices of this process.
+
+    Args:
+        kind: `cpu`, `gpu`, or None for gpu where there is one.
+        count: how many; of CPUs, so many logical ones.
+        gpu_indices: which physical GPUs, in this order; empty: the first.
+        gpu_memory_fraction: of each GPU's memory; 0: all of it.
+
+    Returns:
+        Device names such as `/gpu:0`.
+
+    Raises:
+        UserError: there are not so many.
+    """
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices('GPU')
+    if kind == 'gpu' and not gpus:
+        raise errors.UserError(
+            '--device=gpu: this machine has no GPU that TensorFlow can use; '
+            'legal here is --device=cpu'
+        )
+    if kind == 'gpu' or (kind is None and gpus):
+        return _set_up_gpus(gpus, count, list(gpu_indices), gpu_memory_fraction)
+    return _set_up_cpus(count)
+
+
+def check_writable(name: str, directory: str) -> None:
+    """Makes a folder and checks that files can be written there.
+
+    Args:
+        name: of the parameter that names it.
+        directory: the folder.
+
+    Raises:
+        UserError: it cannot be made, or not be written.
+    """
+    try:
+        os.makedirs(directory, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise errors.UserError(
+            f'--{name}={directory} cannot be written: {error.strerror}'
+        ) from None
