@@ -1,0 +1,247 @@
+"""The input pipeline: a stream of batches that depends on numbers only.
+
+A training stream is endless and numbered: image k of the stream belongs to
+epoch k // n, and both the order of an epoch and the pixels of an image follow
+from (seed, k). Parallelism changes neither, and resuming is a number.
+
+Errors come out of the iterator as `tf.errors.OpError`;
+`input_errors.describe_data_error` turns them into a line that names the file.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from kbench import datasets, preprocessing
+from kbench.datasets import streams
+
+
+@dataclasses.dataclass(frozen=True)
+class InputConfig:
+    """What the user chose for the pixels and the engine.
+
+    Attributes:
+        distortions: random colours in training, beside crop and flip; for
+            small images crop and flip.
+        resize_method: crop, nearest, bilinear, bicubic, area, round_robin.
+        eval_method: vgg or inception.
+        fuse_decode_and_crop: decode only the window of a JPEG.
+        distort_color_in_yiq: hue and saturation in YIQ, not in HSV.
+        cache_data: read one record and repeat it.
+        batch_group_size: batches prepared ahead per replica.
+        num_replicas: replicas of this process that share the stream.
+        shard_index: which part of the data this process reads ...
+        num_shards: ... of how many.
+    """
+
+    distortions: bool = True
+    resize_method: str = 'bilinear'
+    eval_method: str = 'vgg'
+    fuse_decode_and_crop: bool = True
+    distort_color_in_yiq: bool = False
+    cache_data: bool = False
+    batch_group_size: int = 1
+    num_replicas: int = 1
+    shard_index: int = 0
+    num_shards: int = 1
+
+
+def create_train_dataset(
+    dataset: datasets.Dataset,
+    *,
+    config: InputConfig,
+    image_size: int,
+    batch_size: int,
+    seed: int,
+    start_batch: int = 0,
+    split: str = 'train',
+) -> tf.data.Dataset:
+    """Creates the endless stream of training batches of this process.
+
+    With R replicas in the process, replica r takes batch `step * R + r`.
+
+    Args:
+        dataset: from `datasets.open_dataset`.
+        config: pixels and engine.
+        image_size: side of the images in pixels.
+        batch_size: images per batch, that is per replica.
+        seed: of order and augmentation.
+        start_batch: batches of this stream that were consumed already; their
+            records are skipped before they are decoded.
+        split: which images.
+
+    Returns:
+        Batches (images, labels): images (batch_size, image_size, image_size,
+        3) in 0..255, uint8 or float32; labels int32 (batch_size,).
+    """
+    part = dataset.split(split)
+    share = streams.Share(config.shard_index, config.num_shards)
+    start_record = start_batch * batch_size
+    if config.cache_data:
+        stream = _one_record(part, start_record)
+    else:
+        stream = streams.train_records(
+            part, share, seed=seed, start_record=start_record
+        )
+    to_pixels = _make_train_pixels(
+        dataset,
+        streams.Reader(dataset, part),
+        config=config,
+        size=image_size,
+        seed=share.seed(seed),
+    )
+    stream = stream.map(to_pixels, num_parallel_calls=tf.data.AUTOTUNE)
+    stream = stream.batch(batch_size, drop_remainder=True)
+    stream = stream.map(_make_label_check(dataset))
+    return _finish(stream, config)
+
+
+def _one_record(part: datasets.Split, start: int) -> tf.data.Dataset:
+    """Repeats one record for ever, to take the storage out."""
+    one = streams.ordered_records(part).take(1).cache().repeat()
+    return one.map(lambda position, record: record).enumerate(start=start)
+
+
+def _make_train_pixels(
+    dataset: datasets.Dataset,
+    reader: streams.Reader,
+    *,
+    config: InputConfig,
+    size: int,
+    seed: int,
+) -> Callable[[tf.Tensor, tf.Tensor], tuple]:
+    @tf.autograph.experimental.do_not_convert
+    def to_pixels(position: tf.Tensor, record: tf.Tensor) -> tuple:
+        image, label, boxes = reader(record)
+        record_seed = tf.stack([tf.constant(seed, tf.int64), position])
+        if dataset.image_dataset == 'cifar10':
+            image = preprocessing.train_small_image(
+                _decoded(image),
+                record_seed,
+                size=size,
+                distortions=config.distortions,
+                mirror=dataset.mirror,
+            )
+        else:
+            image = preprocessing.train_image(
+                image,
+                boxes,
+                record_seed,
+                position,
+                size=size,
+                distortions=config.distortions,
+                resize_method=config.resize_method,
+                fused=config.fuse_decode_and_crop,
+                yiq=config.distort_color_in_yiq,
+            )
+        return image, label
+
+    return to_pixels
+
+
+def create_eval_dataset(
+    dataset: datasets.Dataset,
+    *,
+    config: InputConfig,
+    image_size: int,
+    batch_size: int,
+    split: str = 'validation',
+) -> tf.data.Dataset:
+    """Creates the finite stream of evaluation batches of this process.
+
+    Every image comes once. The end is padded, so that all batches are full
+    and every replica of every process gets equally many.
+
+    Args:
+        dataset: from `datasets.open_dataset`.
+        config: pixels and engine.
+        image_size: side of the images in pixels.
+        batch_size: images per batch, that is per replica.
+        split: which images.
+
+    Returns:
+        Batches (images, labels, weights): as in training, and float32
+        (batch_size,): 1 for an image, 0 for padding.
+    """
+    part = dataset.split(split)
+    stream = streams.ordered_records(part).take(part.num_examples)
+    if config.num_shards > 1:
+        stream = stream.shard(config.num_shards, config.shard_index)
+    reader = streams.Reader(dataset, part)
+
+    @tf.autograph.experimental.do_not_convert
+    def to_pixels(position: tf.Tensor, record: tf.Tensor) -> tuple:
+        image, label, _ = reader(record)
+        if dataset.image_dataset == 'cifar10':
+            image = preprocessing.eval_small_image(
+                _decoded(image), size=image_size
+            )
+        else:
+            image = preprocessing.eval_image(
+                image,
+                position,
+                size=image_size,
+                eval_method=config.eval_method,
+                resize_method=config.resize_method,
+            )
+        return image, label, 1.0
+
+    stream = stream.map(to_pixels, num_parallel_calls=tf.data.AUTOTUNE)
+    padding = tf.data.Dataset.from_tensors(
+        tuple(tf.zeros(spec.shape, spec.dtype) for spec in stream.element_spec)
+    )
+    batches = num_eval_batches(part.num_examples, batch_size, config)
+    stream = stream.concatenate(padding.repeat()).take(batches * batch_size)
+    stream = stream.batch(batch_size, drop_remainder=True)
+    stream = stream.map(_make_label_check(dataset))
+    return _finish(stream, config)
+
+
+def num_eval_batches(
+    num_examples: int, batch_size: int, config: InputConfig
+) -> int:
+    """Returns the batches of each process, a multiple of its replicas."""
+    images = -(-num_examples // config.num_shards)
+    batches = -(-images // batch_size)
+    return -(-batches // config.num_replicas) * config.num_replicas
+
+
+def _finish(stream: tf.data.Dataset, config: InputConfig) -> tf.data.Dataset:
+    ahead = config.batch_group_size * config.num_replicas
+    stream = stream.prefetch(max(2, ahead))
+    options = tf.data.Options()
+    options.deterministic = True
+    # One image is decoded by one thread: the parallelism is between images.
+    options.threading.max_intra_op_parallelism = 1
+    options.autotune.enabled = True
+    options.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy.OFF
+    )
+    return stream.with_options(options)
+
+
+def _make_label_check(dataset: datasets.Dataset) -> Callable[..., tuple]:
+    low = dataset.label_offset
+    legal = f'{low} to {low + dataset.num_classes - 1}'
+
+    @tf.autograph.experimental.do_not_convert
+    def check(images: tf.Tensor, labels: tf.Tensor, *rest: tf.Tensor) -> tuple:
+        fine = tf.reduce_all((labels >= 0) & (labels < dataset.num_classes))
+        assertion = tf.debugging.Assert(
+            fine,
+            [
+                'label out of range: stored labels are',
+                labels + low,
+                f'legal are {legal}',
+            ],
+            summarize=-1,
+        )
+        with tf.control_dependencies([assertion] if assertion else []):
+            return (tf.identity(images), labels, *rest)
+
+    return check
+
+
+def _decoded(image: tf.Tensor) -> tf.Tensor:
+    return preprocessing.decode(image) if image.dtype == tf.string else image
