@@ -11,6 +11,7 @@ import math
 import keras
 import tensorflow as tf
 
+from kbench.models import batch_norm as batch_norm_layer
 from kbench.models import layer_types
 
 
@@ -48,14 +49,16 @@ def conv_bn(
     x = layer_types.Conv(
         filters, kernel, strides, name=f'{name}_conv', **options
     )(x)
-    return layer_types.BatchNorm(
+    return batch_norm_layer.BatchNorm(
         name=f'{name}_bn', activation=activation, **norm
     )(x)
 
 
 def batch_norm(x, *, name, activation=None, **norm):
     """Batch norm, then an activation."""
-    return layer_types.BatchNorm(name=name, activation=activation, **norm)(x)
+    return batch_norm_layer.BatchNorm(name=name, activation=activation, **norm)(
+        x
+    )
 
 
 def max_pool(x, size, strides, padding='valid', *, name):
@@ -66,17 +69,6 @@ def max_pool(x, size, strides, padding='valid', *, name):
 def avg_pool(x, size, strides, padding='valid', *, name):
     """Average over windows, padding left out of it."""
     return layer_types.Pool('avg', size, strides, padding, name=name)(x)
-
-
-def pad(x, pixels, *, name):
-    """Zeros on all four sides."""
-    axis = layer_types.channel_axis()
-    sides = [(0, 0) if i in (0, axis) else (pixels, pixels) for i in range(4)]
-    shape = [
-        size + 2 * side[0]
-        for size, side in zip(x.shape[1:], sides[1:], strict=True)
-    ]
-    return layer_types.Function(lambda t: tf.pad(t, sides), shape, name)(x)
 
 
 def activation(x, kind, *, name):
