@@ -19,12 +19,12 @@ def _import_when_used(name):
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    globals()[name] = module
+    return module
 
 
-# Before the families, which import these two.
-for _name in ('layers', 'build'):
-    _import_when_used(_name)
+# Before the families, which import it.
+layers = _import_when_used('layers')
+build = _import_when_used('build')
 
 from kbench.models import (  # noqa: E402
     alexnet,

@@ -114,13 +114,17 @@ def _stem(images, variant):
         x = layers.conv_bn(
             images, 64, 7, 2, padding='fixed', norm=variant.norm, name='stem'
         )
-        return layers.max_pool(x, 3, 2, 'fixed', name='stem_pool')
-    x = layers.conv(
-        images, 64, 7, 2, padding='fixed', bias=variant.bias, name='stem_conv'
-    )
-    # Without a ReLU the border's zeros count in the maximum.
-    x = layers.pad(x, 1, name='stem_pad')
-    return layers.max_pool(x, 3, 2, name='stem_pool')
+    else:
+        x = layers.conv(
+            images,
+            64,
+            7,
+            2,
+            padding='fixed',
+            bias=variant.bias,
+            name='stem_conv',
+        )
+    return layers.max_pool(x, 3, 2, 'fixed', name='stem_pool')
 
 
 def build(images, num_classes, blocks, expansion=4, variant=None):
