@@ -27,14 +27,11 @@ class FinishedStep(NamedTuple):
         metrics: float32 vector in the order of `metrics.LOSS`...
         time_sec: from the end of the step before to the end of this one.
         input_wait_sec: how much of it went by waiting for the batch.
-        drained: whether no later step is under way, so that the variables
-            are those after this step.
     """
 
     metrics: np.ndarray
     time_sec: float
     input_wait_sec: float
-    drained: bool
 
 
 def run_steps(
@@ -54,7 +51,8 @@ def run_steps(
             one. 0 on a CPU, where a step is done when the call returns; 1
             on a GPU, which then never waits for the host.
         drain: takes the number of a step, from 1, when it starts; where it
-            returns True no step starts before that one is done.
+            returns True no step starts before that one is done, so that
+            the variables can be read as it left them.
     """
     running = collections.deque()
     last = time.perf_counter()
@@ -68,7 +66,7 @@ def run_steps(
             vector, waited = running.popleft()
             vector = vector.numpy()
             now = time.perf_counter()
-            yield FinishedStep(vector, now - last, waited, not running)
+            yield FinishedStep(vector, now - last, waited)
             last = time.perf_counter() if lag == 0 else now
 
 

@@ -52,7 +52,7 @@ def header(rows: Sequence[tuple[str, str]]) -> str:
     lines = []
     for title, text in rows:
         first, *more = text.split('\n')
-        lines.append(f'{title + ":":<13}{first}')
+        lines.append(f'{title + ": ":<13}{first}')
         lines += [' ' * 13 + line for line in more]
     return '\n'.join([*lines, '=========='])
 

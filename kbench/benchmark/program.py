@@ -16,7 +16,6 @@ from kbench import (
     checkpoints,
     datasets,
     errors,
-    input_errors,
     losses,
     models,
     optimizers,
@@ -360,8 +359,7 @@ def _named_errors(batches: Iterator) -> Iterator:
         except StopIteration:
             return
         except tf.errors.OpError as error:
-            text = input_errors.describe_data_error(error)
-            raise errors.UserError(text) from None
+            raise errors.UserError(error.message) from None
         yield batch
 
 

@@ -327,8 +327,7 @@ def _run_steps(training, record, watch, warmup, timed) -> None:
                     ],
                 )
             )
-        if finished.drained and number < timed:
-            saver.save()
+        saver.after(number)
 
     reporting.out(reporting.table_head(params.print_training_accuracy))
     with progress.stage('training', total=timed) as stage:
@@ -340,28 +339,31 @@ def _run_steps(training, record, watch, warmup, timed) -> None:
 
 
 class _Saver:
-    """Decides when a checkpoint is due in the middle of a training."""
+    """Saves in the middle of a training."""
 
     def __init__(self, training: Training):
         self._training = training
         self._start = training.steps_seen
         self._last = time.monotonic()
+        self._due = None
 
     def is_due(self, number: int) -> bool:
         """Whether a checkpoint follows the timed step of this number."""
         params = self._training.program.params
-        if not params.train_dir:
-            return False
         every = params.save_model_steps
-        if every and (self._start + number) % every == 0:
-            return True
         waited = time.monotonic() - self._last
-        return 0 < params.save_model_secs <= waited
+        if params.train_dir and (
+            (every and (self._start + number) % every == 0)
+            or 0 < params.save_model_secs <= waited
+        ):
+            self._due = number
+        return self._due == number
 
-    def save(self) -> None:
-        """Saves now."""
-        self._training.save()
-        self._last = time.monotonic()
+    def after(self, number: int) -> None:
+        """Saves if that was due after the step of this number."""
+        if self._due == number:
+            self._training.save()
+            self._last = time.monotonic()
 
 
 def _column(record, column):
