@@ -1,5 +1,6 @@
 """The command line: `python -m kbench`, `kbench`."""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -24,6 +25,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except errors.UserError as error:
         reporting.error(error)
         return 2 if isinstance(error, kbench.params_lib.ParamsError) else 1
+    except BrokenPipeError:
+        # The reader of our output is gone: nothing more to say, not even
+        # when the interpreter flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
         reporting.error('interrupted')
         return 130

@@ -171,71 +171,27 @@ class TrainState:
     step: tf.Variable
 
 
-def make_train_step(
+def make_apply(
     *,
-    replicas: Any,
-    compute: Callable,
     state: TrainState,
     optimizer: Any,
     schedule: Callable,
-    loss_scale: Any,
     averages: Any = None,
     clip: Callable = lambda gradients: (gradients, None),
-    compress_gradients: bool = False,
-) -> Callable[[tuple], tf.Tensor]:
-    """Makes one step of training over all replicas.
+) -> Callable:
+    """Makes what a good step does to one copy of the variables.
 
     Args:
-        replicas: a `strategies.Replicas`.
-        compute: from `make_compute`.
         state: what is trained.
         optimizer: an `optimizers.Optimizer` of the weights.
         schedule: a `schedules.Schedule`.
-        loss_scale: a `precision.LossScale`.
         averages: an `averages.MovingAverages`, or None.
         clip: from `gradients.make_clip`.
-        compress_gradients: whether they travel in float16.
 
     Returns:
-        A tf.function of (images, labels) per replica to a float32 vector of
-        metrics in the order of `metrics.LOSS`, `metrics.TOP_1`...
+        `apply(gradients, states)` of mean float32 gradients and new states
+        to their global norm before clipping, NaN where it is not known.
     """
-
-    def replica_step(images, labels):
-        scale = loss_scale.value()
-        scale_or_1 = 1.0 if scale is None else scale
-        gradients, measured, states = compute(
-            [tf.convert_to_tensor(one) for one in state.weights],
-            [tf.convert_to_tensor(one) for one in state.states],
-            *(images, labels, scale, tf.convert_to_tensor(state.step)),
-            tf.distribute.get_replica_context().replica_id_in_sync_group,
-        )
-        gradients = gradients_lib.unscale(gradients, scale)
-        if compress_gradients:
-            gradients = gradients_lib.compress(gradients, scale)
-
-        def update(gradients, measured, states):
-            if compress_gradients:
-                gradients = gradients_lib.unscale(gradients, scale)
-            finite = True
-            if loss_scale.can_overflow:
-                finite = gradients_lib.all_finite(gradients)
-                norm = tf.cond(
-                    finite,
-                    lambda: apply(gradients, states),
-                    lambda: tf.constant(math.nan),
-                )
-                loss_scale.update(finite)
-            else:
-                norm = apply(gradients, states)
-            unmeasured = [math.nan] * (metrics.FINITE - len(measured))
-            return tf.stack(
-                [*measured, *unmeasured]
-                + [tf.cast(value, tf.float32) for value in (finite, scale_or_1)]
-                + [norm]
-            )
-
-        return replicas.meet(update, gradients, measured, states)
 
     def apply(gradients, states):
         step = tf.convert_to_tensor(state.step)
@@ -249,6 +205,67 @@ def make_train_step(
             resource=state.step.handle, value=tf.ones([], tf.int64)
         )
         return tf.constant(math.nan) if norm is None else norm
+
+    return apply
+
+
+def _apply_if_finite(loss_scale, gradients, apply):
+    """Applies, or skips and counts; returns (norm, 1.0 if it applied)."""
+    if not loss_scale.can_overflow:
+        return apply(), 1.0
+    finite = gradients_lib.all_finite(gradients)
+    norm = tf.cond(finite, apply, lambda: tf.constant(math.nan))
+    loss_scale.update(finite)
+    return norm, tf.cast(finite, tf.float32)
+
+
+def make_train_step(
+    *,
+    replicas: Any,
+    compute: Callable,
+    state: TrainState,
+    loss_scale: Any,
+    apply: Callable,
+    compress_gradients: bool = False,
+) -> Callable[[tuple], tf.Tensor]:
+    """Makes one step of training over all replicas.
+
+    Args:
+        replicas: a `strategies.Replicas`.
+        compute: from `make_compute`.
+        state: what is trained.
+        loss_scale: a `precision.LossScale`.
+        apply: from `make_apply`.
+        compress_gradients: whether they travel in float16.
+
+    Returns:
+        A tf.function of (images, labels) per replica to a float32 vector of
+        metrics in the order of `metrics.LOSS`, `metrics.TOP_1`...
+    """
+
+    def replica_step(images, labels):
+        scale = loss_scale.value()
+        gradients, measured, states = compute(
+            [tf.convert_to_tensor(one) for one in state.weights],
+            [tf.convert_to_tensor(one) for one in state.states],
+            *(images, labels, scale, tf.convert_to_tensor(state.step)),
+            tf.distribute.get_replica_context().replica_id_in_sync_group,
+        )
+        gradients = gradients_lib.unscale(gradients, scale)
+        if compress_gradients:
+            gradients = gradients_lib.compress(gradients, scale)
+
+        def update(gradients, measured, states):
+            if compress_gradients:
+                gradients = gradients_lib.unscale(gradients, scale)
+            norm, finite = _apply_if_finite(
+                loss_scale, gradients, lambda: apply(gradients, states)
+            )
+            measured += [math.nan] * (metrics.FINITE - len(measured))
+            factor = 1.0 if scale is None else scale
+            return tf.stack([*measured, finite, factor, norm])
+
+        return replicas.meet(update, gradients, measured, states)
 
     @tf.function(autograph=False)
     def train_step(batch):

@@ -14,6 +14,7 @@ from kbench import (
     reporting,
     train,
 )
+from kbench.benchmark import data as data_lib
 from kbench.benchmark import program as program_lib
 from kbench.benchmark import result as result_lib
 
@@ -26,7 +27,7 @@ def _make_infer(program: program_lib.Program):
         train.make_forward(
             model, seed=program.params.tf_random_seed, training=False
         ),
-        prepare=program_lib.make_prepare(program),
+        prepare=data_lib.make_prepare(program),
         weights=model.trainable_weights,
         states=model.non_trainable_weights,
     )
@@ -64,7 +65,7 @@ def run(program: program_lib.Program) -> result_lib.Result:
             stage.advance(num_images - done)
             done = num_images
 
-        found = evaluate.run(step, program_lib.eval_batches(program), on_step)
+        found = evaluate.run(step, data_lib.eval_batches(program), on_step)
     if found.num_images != total:
         raise errors.UserError(
             f'{found.num_images} images were evaluated where {total} were '
@@ -105,7 +106,7 @@ def run_forward_only(program: program_lib.Program) -> result_lib.Result:
     )
     reporting.out(program_lib.header(program, 'forward-only', None))
     record = loop.Record(program.global_batch_size)
-    batches = program_lib.train_batches(program, 0)
+    batches = data_lib.train_batches(program, 0)
     lag = 1 if program.on_gpu else 0
     progress = reporting.Progress()
     warmup = program_lib.warmup_steps(program)

@@ -2,10 +2,8 @@
 
 import dataclasses
 import functools
-import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import keras
 import numpy as np
@@ -14,50 +12,22 @@ import tensorflow as tf
 from kbench import (
     averages,
     checkpoints,
-    datasets,
     errors,
     losses,
     models,
     optimizers,
     precision,
-    preprocessing,
     reporting,
     runtime,
     schedules,
     strategies,
 )
-from kbench import input as input_lib
 from kbench import params as params_lib
+from kbench.benchmark import data as data_lib
 
 _WARMUP_STEPS = 10
 
 _log = logging.getLogger('kbench')
-
-# Data sets that can be made up: classes, images to train and to evaluate.
-_SYNTHETIC = {
-    'imagenet': (1000, 1_281_167, 50_000),
-    'cifar10': (10, 50_000, 10_000),
-    'cifar100': (100, 50_000, 10_000),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Data:
-    """The images of a run.
-
-    Attributes:
-        name: for the header.
-        dataset: real data, or None for synthetic.
-        num_classes: length of the logits.
-        num_examples: images of an epoch.
-        image_dataset: whose models suit it, `imagenet` or `cifar10`.
-    """
-
-    name: str
-    dataset: datasets.Dataset | None
-    num_classes: int
-    num_examples: int
-    image_dataset: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +35,7 @@ class Program:
     """The objects of a run, made from its parameters."""
 
     params: params_lib.Params
-    data: Data
+    data: data_lib.Data
     spec: models.ModelSpec
     replicas: strategies.Replicas
     precision: precision.Precision
@@ -112,35 +82,6 @@ class Program:
         return self.model.inputs[0].shape[axis]
 
 
-def _open_data(params: params_lib.Params) -> Data:
-    if not params_lib.is_real_data(params):
-        name = params.data_name
-        if name is None:
-            name = models.get_spec(params.model).dataset
-        num_classes, num_train, num_eval = _SYNTHETIC[name]
-        return Data(
-            name=f'{name} (synthetic)',
-            dataset=None,
-            num_classes=num_classes,
-            num_examples=num_eval if params.eval else num_train,
-            image_dataset='cifar10' if name.startswith('cifar') else name,
-        )
-    dataset = datasets.open_dataset(params.data_dir, params.data_name)
-    return Data(
-        name=dataset.name,
-        dataset=dataset,
-        num_classes=dataset.num_classes,
-        num_examples=dataset.num_examples(_split(params)),
-        image_dataset=dataset.image_dataset,
-    )
-
-
-def _split(params: params_lib.Params) -> str:
-    if params.eval and params.data_subset == 'train':
-        return 'validation'
-    return params.data_subset
-
-
 def _precision(params: params_lib.Params) -> precision.Precision:
     compute = params.compute_dtype or (
         'float16' if params.use_fp16 else 'float32'
@@ -177,7 +118,7 @@ def create_program(params: params_lib.Params) -> Program:
     """Makes the objects that every mode needs."""
     runtime.set_threads(params.num_intra_threads, params.num_inter_threads)
     replicas = _create_replicas(params)
-    data = _open_data(params)
+    data = data_lib.open_data(params)
     spec = models.get_spec(params.model, data.image_dataset)
     numbers = _precision(params)
     on_gpu = 'gpu' in replicas.devices[0]
@@ -255,112 +196,6 @@ def header(program: Program, mode: str, rate: float | None) -> str:
 
 def decays_weights(params: params_lib.Params) -> bool:
     return optimizers.OPTIMIZERS[params.optimizer].decays_weights
-
-
-def make_prepare(program: Program) -> Callable:
-    """What happens to a batch on the device before the model sees it."""
-    if program.data.dataset is None:
-        return lambda images, labels: (images, labels)
-    dtype = program.precision.compute_dtype
-    transpose = program.data_format == 'NCHW'
-
-    def prepare(images, labels):
-        images = preprocessing.normalize(images, dtype)
-        if transpose:
-            images = tf.transpose(images, [0, 3, 1, 2])
-        return images, labels
-
-    return prepare
-
-
-def _synthetic_batch(program: Program) -> Any:
-    """One fixed batch per replica: the same images for any split of them."""
-    count = program.per_replica_step_size
-    shape = program.model.inputs[0].shape[1:]
-    seed = program.params.tf_random_seed
-
-    def image(index):
-        pixels = tf.random.stateless_uniform(shape, [seed, index], -1.0, 1.0)
-        return tf.cast(pixels, program.precision.compute_dtype)
-
-    def batch(replica):
-        indices = tf.range(replica * count, (replica + 1) * count)
-        labels = tf.random.stateless_uniform(
-            [count * program.replicas.num_replicas],
-            [seed, -1],
-            maxval=program.data.num_classes,
-            dtype=tf.int32,
-        )
-        return (
-            tf.map_fn(
-                image,
-                indices,
-                fn_output_signature=program.precision.compute_dtype,
-            ),
-            tf.gather(labels, indices),
-        )
-
-    return program.replicas.constant(batch)
-
-
-def _input_config(program: Program) -> input_lib.InputConfig:
-    params = program.params
-    return input_lib.InputConfig(
-        distortions=params.distortions,
-        resize_method=params.resize_method,
-        eval_method=params.eval_method,
-        fuse_decode_and_crop=params.fuse_decode_and_crop,
-        distort_color_in_yiq=params.distort_color_in_yiq,
-        cache_data=params.cache_data,
-        batch_group_size=params.batch_group_size,
-        num_replicas=program.replicas.num_replicas,
-    )
-
-
-def train_batches(program: Program, steps_seen: int) -> Iterator:
-    """Training batches, from the first that was not seen on."""
-    if program.data.dataset is None:
-        return itertools.repeat(_synthetic_batch(program))
-    return _named_errors(
-        program.replicas.distribute(
-            lambda: input_lib.create_train_dataset(
-                program.data.dataset,
-                config=_input_config(program),
-                image_size=program.image_size,
-                batch_size=program.per_replica_step_size,
-                seed=program.params.tf_random_seed,
-                start_batch=steps_seen * program.replicas.num_replicas,
-                split=_split(program.params),
-            )
-        )
-    )
-
-
-def eval_batches(program: Program) -> Iterator:
-    """Batches with every image of the split once, padding marked."""
-    return _named_errors(
-        program.replicas.distribute(
-            lambda: input_lib.create_eval_dataset(
-                program.data.dataset,
-                config=_input_config(program),
-                image_size=program.image_size,
-                batch_size=program.per_replica_batch_size,
-                split=_split(program.params),
-            )
-        )
-    )
-
-
-def _named_errors(batches: Iterator) -> Iterator:
-    """The same batches; an error says which file and image it is about."""
-    while True:
-        try:
-            batch = next(batches)
-        except StopIteration:
-            return
-        except tf.errors.OpError as error:
-            raise errors.UserError(error.message) from None
-        yield batch
 
 
 def planned_steps(program: Program) -> int:

@@ -22,6 +22,7 @@ from kbench import (
     train,
 )
 from kbench import params as params_lib
+from kbench.benchmark import data as data_lib
 from kbench.benchmark import program as program_lib
 from kbench.benchmark import result as result_lib
 
@@ -164,24 +165,28 @@ class Training:
                 label_smoothing=params.label_smoothing,
                 aux_loss_weight=program.spec.aux_loss_weight,
             ),
-            prepare=program_lib.make_prepare(program),
+            prepare=data_lib.make_prepare(program),
             decayed=program.decayed,
             weight_decay=params.weight_decay if in_loss else 0.0,
             accuracy=params.print_training_accuracy,
             num_micro_batches=params.num_grad_accumulation,
             xla=params.xla,
         )
-        return train.make_train_step(
-            replicas=program.replicas,
-            compute=compute,
+        apply = train.make_apply(
             state=self.state,
             optimizer=self._optimizer,
             schedule=self.schedule,
-            loss_scale=self._loss_scale,
             averages=self._averages,
             clip=gradients.make_clip(
                 params.gradient_clip, params.gradient_clip_norm
             ),
+        )
+        return train.make_train_step(
+            replicas=program.replicas,
+            compute=compute,
+            state=self.state,
+            loss_scale=self._loss_scale,
+            apply=apply,
             compress_gradients=params.fp16_compress_gradients,
         )
 
@@ -298,7 +303,7 @@ def run(program: program_lib.Program) -> result_lib.Result:
 def _run_steps(training, record, watch, warmup, timed) -> None:
     program, params = training.program, training.program.params
     step = training.make_step()
-    batches = program_lib.train_batches(program, training.steps_seen)
+    batches = data_lib.train_batches(program, training.steps_seen)
     lag = 1 if program.on_gpu else 0
     progress = reporting.Progress()
 

@@ -135,9 +135,8 @@ _GROUPS = {
         _int(
             'num_warmup_batches',
             None,
-            'Steps before the timing starts. Unset: 10, more where '
-            'autotune_threshold asks for it, none where training resumes '
-            'or its length is given in epochs.',
+            'Steps before the timing starts; they train too. Unset: 10, or '
+            'more where autotune_threshold asks for it.',
         ),
         _int(
             'autotune_threshold',
