@@ -115,8 +115,9 @@ class Progress:
         Yields:
             An object whose `advance()` tells that a part is done.
         """
-        if not self._live:
-            notice(name)
+        if not self._live or total == 0:
+            if total != 0:
+                notice(name)
             yield _Stage()
             return
         # rich is imported late: it is not needed where nobody watches.
@@ -130,6 +131,9 @@ class Progress:
             rich.progress.TimeElapsedColumn(),
             console=rich.console.Console(stderr=True),
             transient=True,
+            # Lines for standard output go around the bar on a terminal, and
+            # stay what they are in a pipe.
+            redirect_stdout=sys.stdout.isatty(),
         ) as bar:
             yield _Stage(bar, bar.add_task(name, total=total))
 

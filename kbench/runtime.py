@@ -52,7 +52,7 @@ def import_tensorflow(environment: Mapping[str, str]) -> Any:
     """
     os.environ.update(environment)
     chatter = _LOG_LEVEL in os.environ
-    os.environ.setdefault(_LOG_LEVEL, '2')
+    os.environ.setdefault(_LOG_LEVEL, '3')
     # A thread pool of its own per GPU keeps input from delaying launches.
     os.environ.setdefault('TF_GPU_THREAD_MODE', 'gpu_private')
     with contextlib.nullcontext() if chatter else _quiet():

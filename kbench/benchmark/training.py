@@ -277,7 +277,14 @@ def run(program: program_lib.Program) -> result_lib.Result:
     )
     if timed == 0:
         _log.warning('all %g epochs are done already', params.num_epochs)
-        return result_lib.Result('training', program.spec.name, 0.0)
+        return result_lib.Result(
+            mode='training',
+            model=program.spec.name,
+            images_per_sec=0.0,
+            learning_rate=training.learning_rate(),
+            step=training.step(),
+            checkpoint=path,
+        )
     record = loop.Record(images_per_step=program.global_batch_size)
     watch = loop.Watch(
         dynamic=params.fp16_enable_auto_loss_scale,
