@@ -245,9 +245,7 @@ class LARS(Optimizer):
                 self.eta * tf.math.divide_no_nan(norm, whole),
                 1.0,
             )
-            gradient = ratio * (
-                gradient + self.settings.weight_decay * weight
-            )
+            gradient = ratio * (gradient + self.settings.weight_decay * weight)
         # lr goes into the accumulator: fold it in and apply with rate one.
         tf.raw_ops.ResourceApplyMomentum(
             var=variable.handle,

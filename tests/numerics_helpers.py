@@ -1,7 +1,6 @@
 """Trainings small enough to know every number of."""
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from kbench import (

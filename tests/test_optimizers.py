@@ -142,7 +142,7 @@ def test_five_steps_as_numpy(name):
 
 
 TF1 = {
-    'sgd': lambda rate: tf.compat.v1.train.GradientDescentOptimizer(rate),
+    'sgd': tf.compat.v1.train.GradientDescentOptimizer,
     'momentum': lambda rate: tf.compat.v1.train.MomentumOptimizer(
         rate, 0.9, use_nesterov=True
     ),
@@ -169,14 +169,12 @@ def test_to_the_digit_as_tensorflow_1(name):
         for step, found in enumerate(ours_by_step):
             feeds = dict(zip(fed, gradients_at(step), strict=True))
             session.run(update, {**feeds, rate: RATES[step]})
-            for ours, theirs in zip(
-                found, session.run(variables), strict=True
-            ):
+            for ours, theirs in zip(found, session.run(variables), strict=True):
                 np.testing.assert_array_equal(ours, theirs)
 
 
 KERAS = {
-    'adam': lambda: keras.optimizers.Adam(),
+    'adam': keras.optimizers.Adam,
     'adamw': lambda: keras.optimizers.AdamW(weight_decay=0.01),
     'lamb': lambda: keras.optimizers.Lamb(weight_decay=0.01),
 }
@@ -271,9 +269,7 @@ def test_float16_variables(name):
     start = np.full(1000, 20.0, np.float16)
     variable = keras.Variable(start, dtype='float16', name='kernel')
     optimizer = optimizers.create(name, [variable], SETTINGS, [True])
-    optimizer.update(
-        [tf.fill([1000], 30.0)], tf.constant(0.1), tf.constant(0)
-    )
+    optimizer.update([tf.fill([1000], 30.0)], tf.constant(0.1), tf.constant(0))
     expected = NUMPY[name](
         start.astype(np.float64), np.full(1000, 30.0), 0.1, 0, True, {}
     )
