@@ -222,22 +222,13 @@ class Training:
         )
         values[_POSITION] = np.int64(self.steps_seen)
         if params.stop_on_nan:
-            self._check_finite(values)
+            checkpoints.check_finite(values, self.steps_seen)
         return checkpoints.save(
             params.train_dir,
             self.step(),
             values,
             keep=params.max_ckpts_to_keep,
         )
-
-    def _check_finite(self, values) -> None:
-        # The loss tells of weights one step late.
-        for name, value in values.items():
-            if not np.isfinite(value).all():
-                raise loop.TrainingError(
-                    f'{name} is not finite after step {self.steps_seen}: no '
-                    'checkpoint is written'
-                )
 
     def restore(self, path: str) -> None:
         """Goes on where a checkpoint was written.
