@@ -92,6 +92,24 @@ def save(
     return path
 
 
+def check_finite(values: Mapping[str, np.ndarray], step: int) -> None:
+    """Refuses to save infinity or NaN, of which a loss tells a step late.
+
+    Args:
+        values: array by name.
+        step: the last step, for messages.
+
+    Raises:
+        CheckpointError: naming the first array that is not finite.
+    """
+    for name, value in values.items():
+        if not np.isfinite(value).all():
+            raise CheckpointError(
+                f'{name} is not finite after step {step}: no checkpoint is '
+                'written'
+            )
+
+
 def load(path: str) -> dict[str, np.ndarray]:
     """Reads all arrays of a checkpoint.
 

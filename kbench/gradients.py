@@ -21,18 +21,14 @@ def unscale(gradients: Sequence[tf.Tensor], loss_scale) -> Gradients:
     return [gradient * inverse for gradient in gradients]
 
 
-def compress(gradients: Sequence[tf.Tensor], loss_scale) -> Gradients:
+def compress(gradients: Sequence[tf.Tensor]) -> Gradients:
     """Gradients in float16 for the way between devices.
 
-    They are scaled on the way, since the small ones would vanish.
-
     Args:
-        gradients: float32.
-        loss_scale: what they are multiplied by, None for 1; `unscale`
-            undoes it.
+        gradients: of the scaled loss, any float type: the small ones would
+            vanish without the scale, which `unscale` takes out at the end of
+            the way.
     """
-    if loss_scale is not None:
-        gradients = [gradient * loss_scale for gradient in gradients]
     return [tf.cast(gradient, tf.float16) for gradient in gradients]
 
 

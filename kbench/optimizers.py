@@ -179,11 +179,12 @@ class Adam(Optimizer):
     def apply(self, variable, gradient, learning_rate, step, decayed):
         """One fused op."""
         dtype = variable.dtype
+        first, second = self.slot_names
         count = tf.cast(step + 1, tf.float32)
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
-            m=self.slot(variable, 'Adam').handle,
-            v=self.slot(variable, 'Adam_1').handle,
+            m=self.slot(variable, first).handle,
+            v=self.slot(variable, second).handle,
             beta1_power=tf.cast(tf.pow(self.beta_1, count), dtype),
             beta2_power=tf.cast(tf.pow(self.beta_2, count), dtype),
             lr=learning_rate,
@@ -197,6 +198,8 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """Loshchilov and Hutter 2019: w -= lr * wd * w, then Adam."""
 
+    # Names of its own: a checkpoint of adam must not pass for one of adamw.
+    slot_names = {'AdamW': 0.0, 'AdamW_1': 0.0}
     decays_weights = True
 
     def apply(self, variable, gradient, learning_rate, step, decayed):
@@ -222,30 +225,33 @@ class LARS(Optimizer):
     zero, r = 1 and wd = 0.
     """
 
-    slot_names = {'Momentum': 0.0}
+    # Not Momentum's name: here the rate is inside of the accumulator.
+    slot_names = {'LARS': 0.0}
     decays_weights = True
     eta = 0.001
 
     def apply(self, variable, gradient, learning_rate, step, decayed):
         """A fused momentum op on the scaled gradient."""
         dtype = variable.dtype
+        rate = tf.cast(learning_rate, tf.float32)
+        # Norms in float32: a sum of squares soon exceeds float16.
+        gradient = tf.cast(gradient, tf.float32)
         if decayed:
-            weight = tf.convert_to_tensor(variable)
-            weight_decay = tf.cast(self.settings.weight_decay, dtype)
+            weight = tf.cast(variable, tf.float32)
             norm = tf.norm(weight)
-            whole = tf.norm(gradient) + weight_decay * norm
+            whole = tf.norm(gradient) + self.settings.weight_decay * norm
             ratio = tf.where(
                 norm * whole > 0,
-                tf.cast(self.eta, dtype) * tf.math.divide_no_nan(norm, whole),
-                tf.ones([], dtype),
+                self.eta * tf.math.divide_no_nan(norm, whole),
+                1.0,
             )
-            gradient = ratio * (gradient + weight_decay * weight)
+            gradient = ratio * (gradient + self.settings.weight_decay * weight)
         # lr goes into the accumulator: fold it in and apply with rate one.
         tf.raw_ops.ResourceApplyMomentum(
             var=variable.handle,
-            accum=self.slot(variable, 'Momentum').handle,
+            accum=self.slot(variable, 'LARS').handle,
             lr=tf.ones([], dtype),
-            grad=learning_rate * gradient,
+            grad=tf.cast(rate * gradient, dtype),
             momentum=tf.constant(self.settings.momentum, dtype),
             use_nesterov=False,
         )

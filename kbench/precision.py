@@ -86,6 +86,12 @@ class LossScale:
             return tf.constant(self._initial, tf.float32)
         return tf.convert_to_tensor(self.variables['loss_scale'])
 
+    def skipped_steps(self) -> int:
+        """Steps skipped since the training began, on the first replica."""
+        if not self.can_overflow:
+            return 0
+        return int(self.variables['skipped_steps'].numpy())
+
     def update(self, finite: tf.Tensor) -> None:
         """Counts a step and moves a dynamic scale.
 

@@ -128,7 +128,24 @@ MODEL_RULES = {
 
 def to_steps(epochs: float, steps_per_epoch: float) -> int:
     """Whole steps in a number of epochs."""
-    return int(epochs * steps_per_epoch)
+    # 0.29 * 100 is 28.999999999999996: a whole number is meant there.
+    return math.floor(round(epochs * steps_per_epoch, 6))
+
+
+def model_rate(
+    rule_name: str, base_rate: float, global_batch_size: int
+) -> float:
+    """The highest rate of a row of `MODEL_RULES`, for a batch.
+
+    Args:
+        rule_name: a key of `MODEL_RULES`.
+        base_rate: the model's base rate.
+        global_batch_size: images per update over all replicas.
+    """
+    images_per_rate = MODEL_RULES[rule_name].images_per_rate
+    if images_per_rate is None:
+        return base_rate
+    return base_rate * global_batch_size / images_per_rate
 
 
 def model_schedule(
@@ -147,9 +164,7 @@ def model_schedule(
         global_batch_size: images per update over all replicas.
     """
     rule = MODEL_RULES[rule_name]
-    rate = base_rate
-    if rule.images_per_rate is not None:
-        rate *= global_batch_size / rule.images_per_rate
+    rate = model_rate(rule_name, base_rate, global_batch_size)
     schedule = piecewise(
         [to_steps(epoch, steps_per_epoch) for epoch in rule.epochs],
         [rate * factor for factor in rule.rates],

@@ -27,6 +27,7 @@ class Replicas:
         strategy: the strategy, for its scope.
         devices: one device name per replica.
         num_replicas: how many there are.
+        share_gradients: whether gradients travel between them.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Replicas:
         self.strategy = strategy
         self.devices = list(devices)
         self.num_replicas = strategy.num_replicas_in_sync
+        self.share_gradients = self.num_replicas > 1
 
     def run(self, function: Callable, args: tuple = ()) -> Any:
         """Runs the function once per replica, inside a tf.function."""
@@ -86,7 +88,18 @@ class Replicas:
         if self.num_replicas == 1:
             return tensors
         context = tf.distribute.get_replica_context()
-        return _scaled(context.all_reduce(_SUM, tensors), 1 / self.num_replicas)
+        means = list(tensors)
+        # A reduction packs its tensors into one: they must be of one type.
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            places = [
+                i for i, tensor in enumerate(tensors) if tensor.dtype == dtype
+            ]
+            sums = context.all_reduce(_SUM, [tensors[i] for i in places])
+            for i, mean in zip(
+                places, _scaled(sums, 1 / self.num_replicas), strict=True
+            ):
+                means[i] = mean
+        return means
 
     def meet(
         self,
@@ -159,6 +172,10 @@ class SharedReplicas(Replicas):
 
 class IndependentReplicas(Replicas):
     """Replicas that never see each other's gradients."""
+
+    def __init__(self, strategy, devices):
+        super().__init__(strategy, devices)
+        self.share_gradients = False
 
     def meet(self, update, gradients, measured, states):
         """Updates each copy with its own gradients; metrics are means."""

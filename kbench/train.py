@@ -236,12 +236,14 @@ def make_train_step(
         state: what is trained.
         loss_scale: a `precision.LossScale`.
         apply: from `make_apply`.
-        compress_gradients: whether they travel in float16.
+        compress_gradients: whether they travel in float16, if they travel;
+            the loss scale must look for overflow then.
 
     Returns:
         A tf.function of (images, labels) per replica to a float32 vector of
         metrics in the order of `metrics.LOSS`, `metrics.TOP_1`...
     """
+    compress = compress_gradients and replicas.share_gradients
 
     def replica_step(images, labels):
         scale = loss_scale.value()
@@ -251,12 +253,13 @@ def make_train_step(
             *(images, labels, scale, tf.convert_to_tensor(state.step)),
             tf.distribute.get_replica_context().replica_id_in_sync_group,
         )
-        gradients = gradients_lib.unscale(gradients, scale)
-        if compress_gradients:
-            gradients = gradients_lib.compress(gradients, scale)
+        if compress:
+            gradients = gradients_lib.compress(gradients)
+        else:
+            gradients = gradients_lib.unscale(gradients, scale)
 
         def update(gradients, measured, states):
-            if compress_gradients:
+            if compress:
                 gradients = gradients_lib.unscale(gradients, scale)
             norm, finite = _apply_if_finite(
                 loss_scale, gradients, lambda: apply(gradients, states)

@@ -21,7 +21,7 @@ class Result:
             `gradient_clip_norm`.
         step_times_sec: duration of each timed step.
         input_wait_sec: how much of each was waiting for images.
-        skipped_steps: updates left out for overflow.
+        skipped_steps: updates left out for overflow since the training began.
         loss_scale: at the last step; 1 without one.
         step: updates done when the run ended.
         first_bad_step: first step whose loss was not finite, or None.

@@ -48,6 +48,10 @@ def create_schedule(program: program_lib.Program) -> schedules.Schedule:
     own = params.learning_rate is None
     rate = program.spec.learning_rate if own else params.learning_rate
     if params.learning_rate_schedule == 'cosine':
+        if own:
+            rate = schedules.model_rate(
+                program.spec.schedule, rate, program.global_batch_size
+            )
         schedule = schedules.cosine(
             rate, total_steps(program), params.minimum_learning_rate
         )
@@ -144,7 +148,8 @@ class Training:
                 params.fp16_loss_scale or program.spec.loss_scale,
                 dynamic=params.fp16_enable_auto_loss_scale,
                 growth_steps=params.fp16_inc_loss_scale_every_n,
-                can_overflow=program.precision.can_overflow,
+                can_overflow=program.precision.can_overflow
+                or params.fp16_compress_gradients,
             )
             self._averages = None
             if params.moving_average_decay is not None:
@@ -198,6 +203,10 @@ class Training:
         """Updates done."""
         return int(self.state.step.numpy())
 
+    def skipped_steps(self) -> int:
+        """Updates left out for overflow since the training began."""
+        return self._loss_scale.skipped_steps()
+
     def _variables(self) -> dict[str, Any]:
         named = {weight.path: weight for weight in self.program.model.weights}
         named |= self._optimizer.slots | {_STEP: self.state.step}
@@ -212,6 +221,8 @@ class Training:
             self._variables() | self._loss_scale.variables
         )
         values[_POSITION] = np.int64(self.steps_seen)
+        if params.stop_on_nan:
+            checkpoints.check_finite(values, self.steps_seen)
         return checkpoints.save(
             params.train_dir,
             self.step(),
@@ -396,7 +407,7 @@ def _result(training, record, watch, path) -> result_lib.Result:
         gradient_norms=_column(record, metrics.GRADIENT_NORM),
         step_times_sec=tuple(record.step_times_sec),
         input_wait_sec=tuple(record.input_wait_sec),
-        skipped_steps=watch.skipped_steps,
+        skipped_steps=training.skipped_steps(),
         loss_scale=float(last[metrics.LOSS_SCALE]),
         step=training.step(),
         first_bad_step=watch.first_bad_step,

@@ -136,9 +136,14 @@ def global_mean(x, *, name='mean'):
     """(batch, h, w, c) to (batch, c)."""
     axes = (1, 2) if layer_types.channel_axis() == 3 else (2, 3)
     channels = num_channels(x)
-    return layer_types.Function(
-        lambda t: tf.reduce_mean(t, axes), (channels,), name
-    )(x)
+
+    def function(t):
+        if t.dtype != tf.float16:
+            return tf.reduce_mean(t, axes)
+        # Sums in float16 overflow, and on CPUs they are summed in it.
+        return tf.cast(tf.reduce_mean(tf.cast(t, tf.float32), axes), t.dtype)
+
+    return layer_types.Function(function, (channels,), name)(x)
 
 
 def flatten(x, *, name='flatten'):

@@ -115,6 +115,17 @@ def _decay_is_complete(p: Any) -> str | None:
             f'--minimum_learning_rate={p.minimum_learning_rate} is above '
             f'--learning_rate={p.learning_rate}'
         )
+    if p.num_learning_rate_warmup_epochs > 0 and not (
+        p.learning_rate is not None
+        or p.piecewise_learning_rate_schedule is not None
+        or p.learning_rate_schedule is not None
+    ):
+        return (
+            '--num_learning_rate_warmup_epochs='
+            f'{p.num_learning_rate_warmup_epochs} needs --learning_rate, '
+            '--piecewise_learning_rate_schedule or --learning_rate_schedule: '
+            "a model's own schedule has its own warm-up"
+        )
     return None
 
 
@@ -173,15 +184,33 @@ def _precision_is_one(p: Any) -> str | None:
     if p.use_fp16 and p.compute_dtype not in (None, 'float16'):
         return f'--use_fp16 contradicts --compute_dtype={p.compute_dtype}'
     is_fp16 = p.use_fp16 or p.compute_dtype == 'float16'
-    if is_fp16:
+    if p.fp16_vars and not is_fp16:
+        return '--fp16_vars=True needs --use_fp16'
+    # Gradients that travel in float16 may overflow in any compute type.
+    if is_fp16 or p.fp16_compress_gradients:
         return None
     for name, is_set in (
-        ('fp16_vars', p.fp16_vars),
         ('fp16_enable_auto_loss_scale', p.fp16_enable_auto_loss_scale),
         ('fp16_loss_scale', p.fp16_loss_scale is not None),
     ):
         if is_set:
             return f'{shown(name)}={getattr(p, name)} needs --use_fp16'
+    return None
+
+
+def _float16_suffices(p: Any) -> str | None:
+    # Squares of gradients are below 6e-8, the smallest float16.
+    if p.fp16_vars and p.optimizer in ('adam', 'adamw', 'lamb'):
+        return (
+            f'--fp16_vars does not work with --optimizer={p.optimizer}: its '
+            'mean squares vanish in float16; legal are sgd, momentum, '
+            'rmsprop and lars'
+        )
+    if p.fp16_compress_gradients and p.variable_update == 'independent':
+        return (
+            '--fp16_compress_gradients contradicts '
+            '--variable_update=independent, where no gradient travels'
+        )
     return None
 
 
@@ -269,6 +298,7 @@ _COMBINATIONS = (
     _length_is_one,
     _devices_are_possible,
     _precision_is_one,
+    _float16_suffices,
     _decay_is_complete,
     _schedules_exclude_each_other,
     _data_has_a_source,
