@@ -101,8 +101,6 @@ class Training:
                 aux_loss_weight=program.spec.aux_loss_weight,
             ),
             prepare=data_lib.make_prepare(program),
-            decayed=program.decayed,
-            weight_decay=params.weight_decay if in_loss else 0.0,
             accuracy=params.print_training_accuracy,
             num_micro_batches=params.num_grad_accumulation,
             xla=params.xla,
@@ -122,6 +120,9 @@ class Training:
             state=self.state,
             loss_scale=self._loss_scale,
             apply=apply,
+            l2=losses.L2(
+                params.weight_decay if in_loss else 0.0, program.decayed
+            ),
             compress_gradients=params.fp16_compress_gradients,
         )
 
