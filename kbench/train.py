@@ -258,9 +258,7 @@ def make_train_step(
             norm, finite = _apply_if_finite(
                 loss_scale, gradients, lambda: apply(gradients, states)
             )
-            measured += [math.nan] * (metrics.FINITE - len(measured))
-            factor = 1.0 if scale is None else scale
-            return tf.stack([*measured, finite, factor, norm])
+            return metrics.vector(measured, finite, scale, norm)
 
         return replicas.meet(update, gradients, measured, states)
 
