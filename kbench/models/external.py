@@ -36,7 +36,10 @@ _KERAS_SIZES = {
 
 # Checked here, so that a wrong name is refused before Keras is imported.
 KERAS_NAMES = (
-    *(f'ConvNeXt{size}' for size in 'Tiny Small Base Large XLarge'.split()),
+    *(
+        f'ConvNeXt{size}'
+        for size in ['Tiny', 'Small', 'Base', 'Large', 'XLarge']
+    ),
     *(f'DenseNet{depth}' for depth in (121, 169, 201)),
     *(f'EfficientNetB{index}' for index in range(8)),
     *(f'EfficientNetV2B{index}' for index in range(4)),
