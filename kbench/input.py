@@ -5,7 +5,7 @@ epoch k // n, and both the order of an epoch and the pixels of an image follow
 from (seed, k). Parallelism changes neither, and resuming is a number.
 
 Errors come out of the iterator as `tf.errors.OpError`;
-`input_errors.describe_data_error` turns them into a line that names the file.
+`describe_data_error` turns them into a line that names the file.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from kbench import datasets, preprocessing
-from kbench.datasets import streams
+from kbench.datasets import faults, streams
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,3 +245,37 @@ def _make_label_check(dataset: datasets.Dataset) -> Callable[..., tuple]:
 
 def _decoded(image: tf.Tensor) -> tf.Tensor:
     return preprocessing.decode(image) if image.dtype == tf.string else image
+
+
+def describe_data_error(
+    error: tf.errors.OpError,
+    dataset: datasets.Dataset,
+    *,
+    split: str = 'train',
+    config: InputConfig | None = None,
+    batch_size: int = 1,
+    seed: int = 0,
+    start_batch: int = 0,
+) -> str:
+    """Returns one line that names the file and the image behind an error.
+
+    Args:
+        error: what the iterator of a dataset of this module raised.
+        dataset: that was read.
+        split: that was read.
+        config: of the training stream; None where it is not known, which
+            makes the search longer, not worse.
+        batch_size: images per batch of that stream.
+        seed: of that stream.
+        start_batch: batches of that stream that were received already.
+    """
+    part = dataset.split(split)
+    suspects = []
+    if config is not None and not isinstance(error, tf.errors.DataLossError):
+        share = streams.Share(config.shard_index, config.num_shards)
+        stream = streams.train_records(
+            part, share, seed=seed, start_record=start_batch * batch_size
+        )
+        ahead = max(2, config.num_replicas) * batch_size
+        suspects = (record for _, record in stream.take(ahead))
+    return faults.describe(error, dataset, part, preprocessing.decode, suspects)

@@ -10,11 +10,12 @@ package does not import TensorFlow.
 import dataclasses
 import os
 
-from kbench.datasets import digits, spec, tfrecords
+from kbench.datasets import digits, image_folder, spec, tfrecords
 
 Dataset = spec.Dataset
 Split = spec.Split
 NAMES = ('imagenet', 'cifar10', 'cifar100', 'digits', 'image_folder')
+EMBEDDED = ('digits',)
 
 
 def check_data_dir(
@@ -28,8 +29,8 @@ def check_data_dir(
         split: the split that is going to be read.
 
     Raises:
-        ValueError: the folder is absent, empty or unreadable, its shards are
-            all empty, or none of them belong to the split.
+        ValueError: the folder is absent, empty or unreadable, holds something
+            else, its shards are all empty, or none belong to the split.
     """
     if data_dir is None:
         _check_embedded(data_name)
@@ -46,10 +47,11 @@ def check_data_dir(
 
 
 def _check_embedded(data_name: str | None) -> None:
-    if data_name != 'digits':
+    if data_name not in EMBEDDED:
+        named = f'data_name {data_name}' if data_name else 'real data'
         raise ValueError(
-            f'data_name {data_name} needs --data_dir; without a folder only '
-            'digits can be read'
+            f'{named} needs --data_dir; without a folder only '
+            f'{", ".join(EMBEDDED)} can be read'
         )
 
 
@@ -65,27 +67,64 @@ def _check_readable(data_dir: str) -> None:
             f'data_dir {data_dir} cannot be read: {error.strerror}'
         ) from None
     if not names:
-        raise ValueError(
-            f'data_dir {data_dir} is empty: expected train-* and '
-            'validation-* shards'
-        )
+        raise ValueError(f'data_dir {data_dir} is empty: expected {_EXPECTED}')
 
 
 def recognise(data_dir: str, data_name: str | None) -> str:
-    """Returns how a folder is read: `tfrecord`.
+    """Returns what a folder holds: a name of `_KINDS`.
 
     Raises:
-        ValueError: nothing that kbench reads, or more than one thing.
+        ValueError: nothing that kbench reads, something else than
+            `data_name`, or more than one thing.
     """
-    if any(
+    found = [kind for kind, test in _KINDS.items() if test(data_dir)]
+    wanted = data_name and _WANTED.get(data_name)
+    if wanted:
+        fitting = [kind for kind in wanted if kind in found]
+        if not fitting:
+            holds = f'; it holds {", ".join(found)}' if found else ''
+            raise ValueError(
+                f'data_dir {data_dir} holds no {data_name}: expected '
+                f'{" or ".join(_DESCRIPTIONS[kind] for kind in wanted)}{holds}'
+            )
+        return fitting[0]
+    if not found:
+        raise ValueError(
+            f'data_dir {data_dir} holds nothing that kbench reads: expected '
+            f'{_EXPECTED}'
+        )
+    if len(found) > 1:
+        raise ValueError(
+            f'data_dir {data_dir} holds more than one dataset '
+            f'({", ".join(found)}): choose with --data_name, one of '
+            f'{", ".join(NAMES)}'
+        )
+    return found[0]
+
+
+def _has_shards(data_dir: str) -> bool:
+    return any(
         tfrecords.find_shards(data_dir, split)
         for split in (spec.TRAIN, spec.VALIDATION)
-    ):
-        return 'tfrecord'
-    raise ValueError(
-        f'data_dir {data_dir} holds nothing that kbench reads: expected '
-        'train-* or validation-* TFRecord shards'
     )
+
+
+# What a folder may hold, and how to see it.
+_KINDS = {
+    'tfrecord': _has_shards,
+    'image_folder': image_folder.is_image_folder,
+}
+_DESCRIPTIONS = {
+    'tfrecord': 'TFRecord shards train-* and validation-*',
+    'image_folder': 'a sub-folder of images for each class',
+}
+_EXPECTED = ', or '.join(_DESCRIPTIONS.values())
+# Which kinds can stand for a name, the likelier first.
+_WANTED = {
+    'imagenet': ('tfrecord',),
+    'digits': ('tfrecord',),
+    'image_folder': ('image_folder', 'tfrecord'),
+}
 
 
 def open_dataset(
@@ -113,8 +152,10 @@ def open_dataset(
         dataset = digits.open_digits(num_classes)
     else:
         _check_readable(data_dir)
-        recognise(data_dir, data_name)
-        dataset = tfrecords.open_tfrecords(data_dir, data_name, num_classes)
+        if recognise(data_dir, data_name) == 'tfrecord':
+            dataset = tfrecords.open_tfrecords(data_dir, data_name, num_classes)
+        else:
+            dataset = image_folder.open_image_folder(data_dir, num_classes)
     return _override(
         dataset,
         {

@@ -53,6 +53,11 @@ def find_splits(folder: str) -> dict[str, str]:
     return splits
 
 
+def is_image_folder(folder: str) -> bool:
+    """Tells whether a folder holds images by class, or splits of such."""
+    return bool(find_splits(folder) or find_classes(folder))
+
+
 def scan_image_folder(
     image_dir: str, fraction: float = HELD_OUT
 ) -> ImageFolder:

@@ -176,6 +176,7 @@ class Reader:
         """Takes what the records refer to into memory."""
         self._dataset = dataset
         self._images = None if part.images is None else _shared(part.images)
+        self._files = tf.constant(part.files, tf.string)
         self._labels = None if part.labels is None else _shared(part.labels)
 
     def __call__(
@@ -190,6 +191,9 @@ class Reader:
         if self._dataset.kind == 'arrays':
             image = tf.gather(self._images, record)
             return image, tf.gather(self._labels, record), tf.zeros([0, 4])
+        if self._dataset.kind == 'image_folder':
+            encoded = tf.io.read_file(tf.gather(self._files, record))
+            return encoded, tf.gather(self._labels, record), tf.zeros([0, 4])
         features = tf.io.parse_single_example(record, _FEATURES)
         boxes = tf.stack(
             [
