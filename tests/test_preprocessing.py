@@ -13,6 +13,7 @@ from PIL import Image
 from kbench import preprocessing
 from kbench.preprocessing import colors, decoding, draws, geometry
 
+
 def _pixels(name: str) -> np.ndarray:
     return np.asarray(helpers.photo(name))
 
@@ -33,9 +34,7 @@ def test_decoding_agrees_with_pillow(name):
 def test_formats_and_colour_spaces(file_format, mode):
     image = helpers.photo('china').resize((64, 48)).convert(mode)
     encoded = helpers.encode(image, file_format)
-    expected = np.asarray(
-        Image.open(io.BytesIO(encoded)).convert('RGB'), float
-    )
+    expected = np.asarray(Image.open(io.BytesIO(encoded)).convert('RGB'), float)
     decoded = preprocessing.decode(tf.constant(encoded)).numpy()
     assert decoded.shape == (48, 64, 3)
     # How CMYK becomes RGB is a convention: one level apart by rounding.

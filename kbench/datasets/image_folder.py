@@ -132,8 +132,11 @@ def _list_images(folder: str, classes: list[str]) -> list[tuple[str, int]]:
     ]
 
 
-def open_image_folder(data_dir: str, num_classes: int | None) -> spec.Dataset:
+def open_image_folder(
+    data_dir: str, data_name: str | None, num_classes: int | None
+) -> spec.Dataset:
     """Opens a folder of images as a dataset."""
+    del data_name
     folder = scan_image_folder(data_dir)
     if num_classes is not None and num_classes < len(folder.classes):
         raise ValueError(
