@@ -346,3 +346,63 @@ def test_image_folder_gives_the_same_pixels_as_its_shards(tmp_path):
     ]
     assert len(both[0]) == 10
     assert both[1] <= both[0] and len(both[1]) == 10
+
+
+@pytest.mark.parametrize('split', ['train', 'validation'])
+def test_bad_images_are_skipped_and_counted(tmp_path, split, caplog):
+    dataset = _folder_with(tmp_path, b'no image at all')
+    bad = input_lib.BadImages()
+    arguments = {
+        'config': _PLAIN,
+        'image_size': 32,
+        'batch_size': 2,
+        'bad_images': bad,
+    }
+    if split == 'train':
+        stream = input_lib.create_train_dataset(dataset, seed=1, **arguments)
+        # Seven of eight images are good: 28 batches are eight epochs.
+        labels = [labels.numpy() for _, labels in stream.take(28)]
+        assert np.bincount(np.concatenate(labels)).tolist() == [24, 32]
+        assert 8 <= bad.count <= 10
+    else:
+        stream = input_lib.create_eval_dataset(dataset, **arguments)
+        weights = [weights.numpy() for _, _, weights in stream]
+        assert np.concatenate(weights).tolist() == [1] * 7 + [0]
+        assert bad.count == 1
+    assert 'unreadable images are skipped' in caplog.text
+
+
+def test_a_damaged_shard_is_not_skipped(tmp_path):
+    dataset = _open_tagged(tmp_path, 20, 2)
+    path = tmp_path / 'train-00001-of-00002'
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 0xFF
+    path.write_bytes(bytes(raw))
+    stream = input_lib.create_train_dataset(
+        dataset,
+        config=_PLAIN,
+        image_size=8,
+        batch_size=2,
+        seed=1,
+        bad_images=input_lib.BadImages(),
+    )
+    with pytest.raises(tf.errors.DataLossError):
+        for _ in stream.take(20):
+            pass
+
+
+def test_nothing_bad_changes_nothing(photos):
+    def pictures(bad):
+        stream = input_lib.create_train_dataset(
+            photos,
+            config=input_lib.InputConfig(),
+            image_size=32,
+            batch_size=4,
+            seed=5,
+            bad_images=bad,
+        )
+        return [(x.numpy(), y.numpy()) for x, y in stream.take(6)]
+
+    bad = input_lib.BadImages()
+    _assert_equal(pictures(bad), pictures(None))
+    assert bad.count == 0
