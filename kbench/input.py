@@ -114,7 +114,7 @@ def create_train_dataset(
     )
     stream = bad_images_lib.map_images(stream, to_pixels, bad_images)
     stream = stream.batch(
-        batch_size, drop_remainder=True, num_parallel_calls=tf.data.AUTOTUNE
+        batch_size, drop_remainder=True
     )
     if bad_images is not None:
         bad_images.start(start_record)
