@@ -53,6 +53,11 @@ def find_splits(folder: str) -> dict[str, str]:
     return splits
 
 
+def is_image_folder(folder: str) -> bool:
+    """Tells whether a folder holds images by class, or splits of such."""
+    return bool(find_splits(folder) or find_classes(folder))
+
+
 def scan_image_folder(
     image_dir: str, fraction: float = HELD_OUT
 ) -> ImageFolder:
@@ -127,8 +132,11 @@ def _list_images(folder: str, classes: list[str]) -> list[tuple[str, int]]:
     ]
 
 
-def open_image_folder(data_dir: str, num_classes: int | None) -> spec.Dataset:
+def open_image_folder(
+    data_dir: str, data_name: str | None, num_classes: int | None
+) -> spec.Dataset:
     """Opens a folder of images as a dataset."""
+    del data_name
     folder = scan_image_folder(data_dir)
     if num_classes is not None and num_classes < len(folder.classes):
         raise ValueError(

@@ -79,9 +79,12 @@ class Dataset:
         Raises:
             ValueError: there are no such images; says which there are.
         """
-        for candidate in (name, SPLIT_NAMES.get(name)):
-            if candidate in self.splits:
-                return self.splits[candidate]
+        if name in self.splits:
+            return self.splits[name]
+        wanted = SPLIT_NAMES.get(name)
+        for alias, canonical in SPLIT_NAMES.items():
+            if canonical == wanted and alias in self.splits:
+                return self.splits[alias]
         where = self.data_dir or f'the embedded set {self.name}'
         expected = (
             f': expected {SPLIT_NAMES.get(name, name)}-* shards'
