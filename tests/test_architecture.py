@@ -13,7 +13,9 @@ RINGS = {
     -1: {'errors'},
     0: {'params', 'throughput'},
     1: {
+        'augment',
         'averages',
+        'bad_images',
         'checkpoints',
         'datasets',
         'flags',

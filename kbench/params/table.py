@@ -85,6 +85,18 @@ _GROUPS = {
             'trivial',
             'Name of the model; docs/models.md lists them.',
         ),
+        _string(
+            'list_models',
+            None,
+            'Print the table of models and end; a value such as resnet* '
+            'filters the names.',
+        ),
+        _string(
+            'format',
+            'text',
+            'Form of the table of models.',
+            choices=('text', 'json'),
+        ),
         _bool(
             'eval',
             False,
