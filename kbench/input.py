@@ -9,6 +9,7 @@ Errors come out of the iterator as `tf.errors.OpError`;
 """
 
 import dataclasses
+import socket
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -118,7 +119,23 @@ def create_train_dataset(
         bad_images.start(start_record)
         stream = bad_images_lib.count(stream, bad_images, int(tf.int64.max))
     stream = stream.map(_make_batch_step(dataset, config, share.seed(seed)))
-    return _finish(_distribute(stream, config), config)
+    return finish(_distribute(stream, config), config)
+
+
+def _check_service(address: str) -> None:
+    """Refuses a dispatcher that is not there: TensorFlow would wait for it."""
+    host, _, port = address.rpartition(':')
+    if not host or not port.isdigit():
+        raise ValueError(
+            f'data_service is {address}, legal is host:port of a dispatcher'
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError as error:
+        raise ValueError(
+            f'data_service {address} does not answer: {error}; start the '
+            'dispatcher of the tf.data service first'
+        ) from None
 
 
 def _distribute(
@@ -127,13 +144,13 @@ def _distribute(
     """Sends the pipeline to the workers of a tf.data service."""
     if not config.data_service:
         return stream
-    address = config.data_service
-    if '://' not in address:
-        address = 'grpc://' + address
+    address = config.data_service.removeprefix('grpc://')
+    _check_service(address)
     # The source is the row of epochs: each worker gets whole ones.
     return stream.apply(
         tf.data.experimental.service.distribute(
-            tf.data.experimental.service.ShardingPolicy.DYNAMIC, address
+            tf.data.experimental.service.ShardingPolicy.DYNAMIC,
+            'grpc://' + address,
         )
     )
 
@@ -251,7 +268,7 @@ def create_eval_dataset(
         bad_images.start(0)
         stream = bad_images_lib.count(stream, bad_images, end)
     stream = stream.map(_make_batch_step(dataset, None, 0))
-    return _finish(stream, config)
+    return finish(stream, config)
 
 
 def num_eval_batches(
@@ -263,7 +280,8 @@ def num_eval_batches(
     return -(-batches // config.num_replicas) * config.num_replicas
 
 
-def _finish(stream: tf.data.Dataset, config: InputConfig) -> tf.data.Dataset:
+def finish(stream: tf.data.Dataset, config: InputConfig) -> tf.data.Dataset:
+    """Adds prefetching and the options of the engine."""
     ahead = config.batch_group_size * config.num_replicas
     stream = stream.prefetch(max(2, ahead))
     options = tf.data.Options()
