@@ -84,8 +84,9 @@ class _SpatialLayer(keras.layers.Layer):
                 result.append((size + pad - kernel) // stride + 1)
         if min(result) < 1:
             raise ValueError(
-                f'images are too small for this model: {self.name} would '
-                f'slide a {self.kernel_size} window over {tuple(sizes)}'
+                f'image size: the images are too small for this model, whose '
+                f'{self.name} would slide a {self.kernel_size} window over '
+                f'{tuple(sizes)} pixels'
             )
         return result
 
