@@ -65,7 +65,7 @@ def run_params(params: Params) -> Any:
         return None
     # What needs no TensorFlow is refused before the seconds it takes.
     models.get_spec(params.model)
-    if params_lib.is_real_data(params):
+    if params_lib.is_real_data(params) and not params.download:
         datasets.check_data_dir(
             params.data_dir,
             params.data_name,

@@ -30,7 +30,7 @@ RINGS = {
         'strategies',
     },
     2: {'input', 'optimizers', 'reporting'},
-    3: {'evaluate', 'loop', 'train'},
+    3: {'evaluate', 'input_benchmark', 'loop', 'train'},
     4: {'benchmark'},
     5: {'commands'},
     6: {'__init__', '__main__'},

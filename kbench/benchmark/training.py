@@ -233,9 +233,11 @@ def run(program: program_lib.Program) -> result_lib.Result:
         stop_on_nan=params.stop_on_nan,
         warn=_log.warning,
     )
-    _run_steps(training, record, watch, warmup, timed)
+    batches = data_lib.Batches(program)
+    _run_steps(training, record, watch, batches, (warmup, timed))
     path = training.save() if params.train_dir else None
     reporting.out(reporting.total_lines(record.images_per_sec()))
+    data_lib.report_input(program, record, batches)
     if watch.skipped_steps:
         _log.warning(
             '%d of %d steps overflowed and were skipped',
@@ -246,13 +248,14 @@ def run(program: program_lib.Program) -> result_lib.Result:
         _log.warning(
             'the loss was not finite from step %d on', watch.first_bad_step
         )
-    return _result(training, record, watch, path)
+    return _result(training, record, watch, batches, path)
 
 
-def _run_steps(training, record, watch, warmup, timed) -> None:
+def _run_steps(training, record, watch, batches, length) -> None:
     program, params = training.program, training.program.params
+    warmup, timed = length
     step = training.make_step()
-    batches = data_lib.train_batches(program, training.steps_seen)
+    batches = batches.train(training.steps_seen)
     lag = 1 if program.on_gpu else 0
     progress = reporting.Progress()
 
@@ -325,7 +328,7 @@ def _column(record, column):
     return tuple(value for value in values if not math.isnan(value))
 
 
-def _result(training, record, watch, path) -> result_lib.Result:
+def _result(training, record, watch, batches, path) -> result_lib.Result:
     last = record.metrics[-1]
     return result_lib.Result(
         mode='training',
@@ -339,6 +342,7 @@ def _result(training, record, watch, path) -> result_lib.Result:
         step_times_sec=tuple(record.step_times_sec),
         input_wait_sec=tuple(record.input_wait_sec),
         skipped_steps=training.skipped_steps(),
+        skipped_images=batches.skipped_images,
         loss_scale=float(last[metrics.LOSS_SCALE]),
         step=training.step(),
         first_bad_step=watch.first_bad_step,
