@@ -406,3 +406,47 @@ def test_nothing_bad_changes_nothing(photos):
     bad = input_lib.BadImages()
     _assert_equal(pictures(bad), pictures(None))
     assert bad.count == 0
+
+
+@pytest.mark.parametrize(('batch_size', 'replicas'), [(7, 1), (16, 2), (64, 3)])
+def test_the_accuracy_of_a_known_classifier(tmp_path, batch_size, replicas):
+    # Fifty images; the classifier reads the tag and is wrong on 13 of them.
+    dataset = _open_tagged(tmp_path, 50, 3)
+    stream = input_lib.create_eval_dataset(
+        dataset,
+        config=input_lib.InputConfig(num_replicas=replicas),
+        image_size=8,
+        batch_size=batch_size,
+    )
+    right = total = 0.0
+    for images, labels, weights in stream:
+        tags = np.round(images.numpy()[:, 0, 0, 0]).astype(int)
+        answers = np.where(tags % 4 == 1, (tags + 1) % 10, tags % 10)
+        right += ((answers == labels.numpy()) * weights.numpy()).sum()
+        total += weights.numpy().sum()
+    assert (right, total) == (37, 50)
+
+
+@pytest.mark.slow
+def test_memory_is_flat_over_epochs(photos):
+    def resident_mb() -> float:
+        with open('/proc/self/statm') as file:
+            pages = int(file.read().split()[1])
+        return pages * os.sysconf('SC_PAGE_SIZE') / 2**20
+
+    stream = iter(
+        input_lib.create_train_dataset(
+            photos,
+            config=input_lib.InputConfig(),
+            image_size=64,
+            batch_size=6,
+            seed=1,
+        )
+    )
+    # Six images are an epoch.
+    sizes = []
+    for _ in range(300):
+        next(stream)
+        sizes.append(resident_mb())
+    # The first epochs fill the buffers and the allocator's pools.
+    assert sizes[-1] - sizes[60] < 0.1 * sizes[60]

@@ -225,8 +225,8 @@ def _small(name: str = 'flower') -> np.ndarray:
     return np.asarray(image).astype(np.float64)
 
 
-def _planes(image):
-    return tf.constant(image.transpose(2, 0, 1).astype(np.float32))
+def _float(image):
+    return tf.constant(image.astype(np.float32))
 
 
 @pytest.mark.parametrize(
@@ -237,27 +237,12 @@ def test_hue_and_saturation_agree_with_colorsys(turns, factor):
     image[0, 0] = 0
     image[0, 1] = 128
     found = colors.turn_in_hsv(
-        _planes(image), tf.constant(float(turns)), tf.constant(float(factor))
+        _float(image), tf.constant(float(turns)), tf.constant(float(factor))
     )
     np.testing.assert_allclose(
-        tf.transpose(found, [1, 2, 0]),
+        found,
         _hsv_reference(image, turns, factor),
         atol=5e-3,
-    )
-
-
-@pytest.mark.parametrize('shift', [-40.0, 0.0])
-def test_hue_and_saturation_agree_with_tensorflow(shift):
-    # Outside 0..255 too, where the brightness has just been changed.
-    image = (_small('china') + shift).astype(np.float32)
-    found = colors.turn_in_hsv(
-        _planes(image), tf.constant(0.13), tf.constant(1.4)
-    )
-    expected = tf.raw_ops.AdjustHue(
-        images=tf.raw_ops.AdjustSaturation(images=image, scale=1.4), delta=0.13
-    )
-    np.testing.assert_allclose(
-        tf.transpose(found, [1, 2, 0]), expected, atol=5e-3
     )
 
 
@@ -276,11 +261,9 @@ def test_yiq_agrees_with_numpy(angle, factor):
     yiq = np.stack([y, chroma.real, chroma.imag], -1)
     expected = yiq @ np.linalg.inv(to_yiq).T
     found = colors.turn_in_yiq(
-        _planes(image), tf.constant(float(angle)), tf.constant(float(factor))
+        _float(image), tf.constant(float(angle)), tf.constant(float(factor))
     )
-    np.testing.assert_allclose(
-        tf.transpose(found, [1, 2, 0]), expected, atol=1e-2
-    )
+    np.testing.assert_allclose(found, expected, atol=1e-2)
 
 
 @pytest.mark.parametrize('position', [0, 1])
@@ -297,11 +280,11 @@ def test_the_order_of_the_colours(position, yiq):
         if not yiq:
             return _hsv_reference(pixels, 0.2 * hue, saturation)
         turned = colors.turn_in_yiq(
-            _planes(pixels),
+            _float(pixels),
             tf.constant(0.2 * math.pi * hue, tf.float32),
             tf.constant(saturation),
         )
-        return tf.transpose(turned, [1, 2, 0]).numpy()
+        return turned.numpy()
 
     def stretch(pixels):
         mean = pixels.mean((0, 1), keepdims=True)
