@@ -113,9 +113,7 @@ def create_train_dataset(
         seed=share.seed(seed),
     )
     stream = bad_images_lib.map_images(stream, to_pixels, bad_images)
-    stream = stream.batch(
-        batch_size, drop_remainder=True
-    )
+    stream = stream.batch(batch_size, drop_remainder=True)
     if bad_images is not None:
         bad_images.start(start_record)
         stream = bad_images_lib.count(stream, bad_images, int(tf.int64.max))
