@@ -63,7 +63,15 @@ def build(images, num_classes: int, name: str):
     if 'include_preprocessing' in inspect.signature(constructor).parameters:
         options['include_preprocessing'] = False
     model = constructor(**options)
-    if any(isinstance(x, keras.layers.Rescaling) for x in model.layers):
-        # It wants the pixels of the JPEG.
-        images = keras.layers.Rescaling(127.5, 127.5, name='pixels')(images)
-    return fuse_batch_norms(model, images).outputs[0]
+    return fuse_batch_norms(_from_unit_range(model), images).outputs[0]
+
+
+def _from_unit_range(model):
+    """A model that scales pixels of 0 to 255 takes [-1, 1] instead."""
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.Rescaling):
+            # scale x (127.5 x image + 127.5) + offset
+            layer.offset = layer.offset + 127.5 * layer.scale
+            layer.scale = 127.5 * layer.scale
+            break
+    return model
