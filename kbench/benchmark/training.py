@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -145,18 +146,26 @@ class Training:
             named |= self._averages.variables
         return named
 
-    def save(self) -> str:
-        """Writes a checkpoint of everything; returns its path."""
-        params = self.program.params
+    def take(self) -> dict[str, np.ndarray]:
+        """Copies everything that a checkpoint holds.
+
+        Raises:
+            CheckpointError: with stop_on_nan, values that are not finite.
+        """
         values = checkpoints.snapshot(
             self._variables() | self._loss_scale.variables
         )
         values[_POSITION] = np.int64(self.steps_seen)
-        if params.stop_on_nan:
+        if self.program.params.stop_on_nan:
             checkpoints.check_finite(values, self.steps_seen)
+        return values
+
+    def write(self, values: Mapping[str, np.ndarray]) -> str:
+        """Writes what `take` returned; returns the path."""
+        params = self.program.params
         return checkpoints.save(
             params.train_dir,
-            self.step(),
+            int(values[_STEP]),
             values,
             keep=params.max_ckpts_to_keep,
         )
@@ -235,7 +244,7 @@ def run(program: program_lib.Program) -> result_lib.Result:
     )
     batches = data_lib.Batches(program)
     _run_steps(training, record, watch, batches, (warmup, timed))
-    path = training.save() if params.train_dir else None
+    path = training.write(training.take()) if params.train_dir else None
     reporting.out(reporting.total_lines(record.images_per_sec()))
     data_lib.report_input(program, record, batches)
     if watch.skipped_steps:
@@ -303,6 +312,7 @@ class _Saver:
         self._start = training.steps_seen
         self._last = time.monotonic()
         self._due = None
+        self._taken = None
 
     def is_due(self, number: int) -> bool:
         """Whether a checkpoint follows the timed step of this number."""
@@ -317,10 +327,21 @@ class _Saver:
         return self._due == number
 
     def after(self, number: int) -> None:
-        """Saves if that was due after the step of this number."""
+        """Saves if that was due after the step of this number.
+
+        With stop_on_nan one step later, when the loss of these weights is
+        known to be finite: a bad checkpoint must not push out a good one.
+        """
+        training = self._training
+        if self._taken is not None:
+            training.write(self._taken)
+            self._taken = None
         if self._due == number:
-            self._training.save()
             self._last = time.monotonic()
+            self._taken = training.take()
+            if not training.program.params.stop_on_nan:
+                training.write(self._taken)
+                self._taken = None
 
 
 def _column(record, column):
