@@ -11,6 +11,8 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
+from kbench import errors
+
 POLICIES = ('randaugment', 'autoaugment')
 # RandAugment's settings for ImageNet (arXiv 1909.13719, section 4.3): two
 # operations, here at Keras's default strength, half of the range.
@@ -39,15 +41,17 @@ class AugmentConfig:
 
     def __post_init__(self) -> None:
         if self.policy is not None and self.policy not in POLICIES:
-            raise ValueError(
+            raise errors.UserError(
                 f'augment is {self.policy}, legal are {", ".join(POLICIES)}'
             )
         if self.mixup < 0.0:
-            raise ValueError(f'mixup is {self.mixup}, legal are 0 and more')
+            raise errors.UserError(
+                f'mixup is {self.mixup}, legal are 0 and more'
+            )
         # Keras's CutMix takes no parameter above 1.
         for name in ('random_erasing', 'cutmix'):
             if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(
+                raise errors.UserError(
                     f'{name} is {getattr(self, name)}, legal are 0 to 1'
                 )
 

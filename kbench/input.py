@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from kbench import augment as augment_lib
 from kbench import bad_images as bad_images_lib
-from kbench import datasets, preprocessing
+from kbench import datasets, errors, preprocessing
 from kbench.datasets import faults, streams
 
 BadImages = bad_images_lib.BadImages
@@ -93,7 +93,7 @@ def create_train_dataset(
         mixup or cutmix float32 (batch_size, num_classes).
     """
     if config.data_service and bad_images is not None:
-        raise ValueError(
+        raise errors.UserError(
             'skip_bad_images cannot count what a data_service skips: choose '
             'one of the two'
         )
@@ -126,13 +126,13 @@ def _check_service(address: str) -> None:
     """Refuses a dispatcher that is not there: TensorFlow would wait for it."""
     host, _, port = address.rpartition(':')
     if not host or not port.isdigit():
-        raise ValueError(
+        raise errors.UserError(
             f'data_service is {address}, legal is host:port of a dispatcher'
         )
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
     except OSError as error:
-        raise ValueError(
+        raise errors.UserError(
             f'data_service {address} does not answer: {error}; start the '
             'dispatcher of the tf.data service first'
         ) from None

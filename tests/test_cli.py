@@ -1,13 +1,16 @@
 """The command line as a user meets it: help, refusals, failures."""
 
+import json
 import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 
+import input_helpers
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -268,3 +271,116 @@ def test_a_reader_that_goes_away_is_no_error():
         cwd=ROOT,
     )
     assert 'Traceback' not in done.stderr
+
+
+def _records(folder, images, labels):
+    """One ImageNet-style training shard."""
+    path = folder / 'train-00000-of-00001'
+    input_helpers.write_shard(
+        path,
+        [
+            input_helpers.make_example(image, label, f'n{number}.JPEG')
+            for number, (image, label) in enumerate(
+                zip(images, labels, strict=True)
+            )
+        ],
+    )
+    return path
+
+
+def _train_on(folder, *arguments):
+    return (
+        '--model=lenet',
+        f'--data_dir={folder}',
+        '--data_name=imagenet',
+        '--device=cpu',
+        '--batch_size=4',
+        '--num_batches=2',
+        '--num_warmup_batches=0',
+        *arguments,
+    )
+
+
+def test_a_broken_jpeg_is_named(tmp_path):
+    photo = input_helpers.photo_bytes('china')
+    path = _records(tmp_path, [photo, photo[:1000], photo, photo], [1, 2, 3, 4])
+    done = kbench(*_train_on(tmp_path))
+    errors = _errors(done)
+    assert done.returncode == 1 and len(errors) == 1, done.stderr
+    assert str(path) in errors[0] and 'n1.JPEG' in errors[0]
+    done = kbench(*_train_on(tmp_path, '--skip_bad_images'))
+    assert done.returncode == 0, done.stderr
+    assert 'could not be read and were skipped' in done.stderr
+
+
+def test_a_label_out_of_range_is_named(tmp_path):
+    photo = input_helpers.photo_bytes('china')
+    path = _records(tmp_path, [photo] * 4, [1, 2, 1001, 4])
+    done = kbench(*_train_on(tmp_path))
+    errors = _errors(done)
+    assert done.returncode == 1 and len(errors) == 1, done.stderr
+    for part in (str(path), '1001', '1 to 1000'):
+        assert part in errors[0]
+
+
+def test_png_grey_and_cmyk_under_a_jpeg_name_train(tmp_path):
+    photo = input_helpers.photo('china')
+    images = [
+        input_helpers.encode(photo, 'PNG'),
+        input_helpers.encode(photo.convert('L'), 'JPEG'),
+        input_helpers.encode(photo.convert('CMYK'), 'JPEG'),
+        input_helpers.encode(photo, 'JPEG'),
+    ]
+    _records(tmp_path, images, [1, 2, 3, 4])
+    done = kbench(*_train_on(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert _errors(done) == []
+    assert 'total images/sec' in done.stdout
+
+
+def test_a_truncated_shard_is_named(tmp_path):
+    photo = input_helpers.photo_bytes('china')
+    path = _records(tmp_path, [photo] * 4, [1, 2, 3, 4])
+    path.write_bytes(path.read_bytes()[:-500])
+    errors = _errors(kbench(*_train_on(tmp_path)))
+    assert len(errors) == 1 and str(path) in errors[0]
+
+
+def test_the_models_are_listed():
+    done = kbench('--list_models=resnet50*')
+    assert done.returncode == 0
+    assert 'resnet50_v1.5' in done.stdout and 'vgg16' not in done.stdout
+    done = kbench('--list_models', '--format=json')
+    rows = json.loads(done.stdout)
+    assert {'vgg16', 'nasnetlarge'} <= {row['name'] for row in rows}
+
+
+def test_the_input_is_measured(trained):
+    done = kbench(
+        '--model=lenet', f'--data_dir={trained[0]}', '--benchmark_input'
+    )
+    assert done.returncode == 0, done.stderr
+    shares = re.findall(r'^[\w ]+\t(\d+\.\d) %$', done.stdout, re.M)
+    assert len(shares) == 4 and 99 < sum(map(float, shares)) < 101
+    assert re.search(r'^total images/sec: \d+\.\d\d$', done.stdout, re.M)
+
+
+def test_interrupting_ends_with_one_line(trained):
+    process = subprocess.Popen(
+        [
+            *(sys.executable, '-m', 'kbench', '--model=lenet'),
+            *('--device=cpu', '--num_batches=1000000', '--batch_size=4'),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    for line in process.stdout:
+        if line.startswith('10\t'):
+            break
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1] == 'kbench: error: interrupted'
+    assert 'Traceback' not in errors

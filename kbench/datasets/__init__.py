@@ -10,6 +10,7 @@ package does not import TensorFlow.
 import dataclasses
 import os
 
+from kbench import errors
 from kbench.datasets import (
     cifar,
     digits,
@@ -36,7 +37,7 @@ def check_data_dir(
         split: the split that is going to be read.
 
     Raises:
-        ValueError: the folder is absent, empty or unreadable, holds something
+        UserError: the folder is absent, empty or unreadable, holds something
             else, its shards are all empty, or none belong to the split.
     """
     if data_dir is None:
@@ -50,7 +51,7 @@ def check_data_dir(
         return
     wanted = spec.SPLIT_NAMES.get(split, split)
     if not tfrecords.check_shards(data_dir, wanted):
-        raise ValueError(
+        raise errors.UserError(
             f'no {wanted} shards in data_dir {data_dir}: expected files '
             f'{wanted}-*, there or in a folder {wanted}'
         )
@@ -59,7 +60,7 @@ def check_data_dir(
 def _check_embedded(data_name: str | None) -> None:
     if data_name not in EMBEDDED:
         named = f'data_name {data_name}' if data_name else 'real data'
-        raise ValueError(
+        raise errors.UserError(
             f'{named} needs --data_dir; without a folder only '
             f'{", ".join(EMBEDDED)} can be read'
         )
@@ -67,36 +68,38 @@ def _check_embedded(data_name: str | None) -> None:
 
 def _check_readable(data_dir: str) -> None:
     if not os.path.exists(data_dir):
-        raise ValueError(f'data_dir {data_dir} does not exist')
+        raise errors.UserError(f'data_dir {data_dir} does not exist')
     if not os.path.isdir(data_dir):
-        raise ValueError(f'data_dir {data_dir} is not a folder')
+        raise errors.UserError(f'data_dir {data_dir} is not a folder')
     try:
         names = os.listdir(data_dir)
     except OSError as error:
-        raise ValueError(
+        raise errors.UserError(
             f'data_dir {data_dir} cannot be read: {error.strerror}'
         ) from None
     if not names:
-        raise ValueError(f'data_dir {data_dir} is empty: expected {_EXPECTED}')
+        raise errors.UserError(
+            f'data_dir {data_dir} is empty: expected {_EXPECTED}'
+        )
 
 
 def recognise(data_dir: str, data_name: str | None) -> str:
     """Returns what a folder holds: a name of `_KINDS`.
 
     Raises:
-        ValueError: nothing that kbench reads, something else than
+        UserError: nothing that kbench reads, something else than
             `data_name`, or more than one thing.
     """
     found = [kind for kind, test in _KINDS.items() if test(data_dir)]
     if data_name is not None:
         return _recognise_named(data_dir, data_name, found)
     if not found:
-        raise ValueError(
+        raise errors.UserError(
             f'data_dir {data_dir} holds nothing that kbench reads'
             f'{tfds.archives_hint(data_dir)}: expected {_EXPECTED}'
         )
     if len(found) > 1:
-        raise ValueError(
+        raise errors.UserError(
             f'data_dir {data_dir} holds more than one dataset '
             f'({", ".join(found)}): choose with --data_name, one of '
             f'{", ".join(NAMES)}'
@@ -110,7 +113,7 @@ def _recognise_named(data_dir: str, data_name: str, found: list[str]) -> str:
     if fitting:
         return fitting[0]
     holds = ', '.join(_DESCRIPTIONS[kind] for kind in found)
-    raise ValueError(
+    raise errors.UserError(
         f'data_dir {data_dir} holds no {data_name}'
         f'{tfds.archives_hint(data_dir)}: expected '
         f'{" or ".join(_DESCRIPTIONS[kind] for kind in wanted)}'
@@ -171,7 +174,7 @@ def open_dataset(
         download: have TFDS download what is not there; never otherwise.
 
     Raises:
-        ValueError: in one line, what is wrong with which folder or file.
+        UserError: in one line, what is wrong with which folder or file.
     """
     if data_dir is None:
         _check_embedded(data_name)
@@ -202,7 +205,7 @@ _OPENERS = {
 
 def _is_prepared(data_dir: str, data_name: str | None) -> bool:
     if data_name is None or data_name in ('digits', 'image_folder'):
-        raise ValueError(
+        raise errors.UserError(
             f'download needs a data_name that TFDS knows, not {data_name}'
         )
     name, config, version = tfds.split_name(data_name)
@@ -229,7 +232,7 @@ def _override(
         held = splits[name].num_records
         where = dataset.data_dir or dataset.name
         if count < 1 or (name != spec.TRAIN and count > held):
-            raise ValueError(
+            raise errors.UserError(
                 f'{flag} is {count}, legal are 1 to {held}: {where} holds '
                 f'{held} {name} images'
             )

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from kbench import errors
 from kbench.datasets import spec
 
 _SIDE = 32
@@ -124,22 +125,22 @@ def open_cifar(
     """Reads CIFAR into memory, 184 MB at most.
 
     Raises:
-        ValueError: a file is missing, damaged, or a pickle of something else.
+        UserError: a file is missing, damaged, or a pickle of something else.
     """
     found = find_cifar(data_dir, data_name)
     if not found:
-        raise ValueError(
+        raise errors.UserError(
             f'data_dir {data_dir} holds no CIFAR files: expected one of '
             f'{", ".join(LAYOUTS)}'
         )
     if len(found) > 1:
-        raise ValueError(
+        raise errors.UserError(
             f'data_dir {data_dir} holds cifar10 and cifar100: choose with '
             '--data_name'
         )
     folder, layout = found[0]
     if num_classes is not None and num_classes < layout.num_classes:
-        raise ValueError(
+        raise errors.UserError(
             f'num_classes is {num_classes}, legal for {layout.name} are '
             f'{layout.num_classes} and more'
         )
@@ -167,7 +168,7 @@ def _read_split(
     for name in files:
         path = os.path.join(folder, name)
         if not os.path.isfile(path):
-            raise ValueError(
+            raise errors.UserError(
                 f'{layout.name} folder {folder} is not complete: no {name}'
             )
         read = _read_binary if layout.binary else _read_pickle
@@ -175,7 +176,7 @@ def _read_split(
         if len(labels) and not 0 <= labels.min() <= labels.max() < (
             layout.num_classes
         ):
-            raise ValueError(
+            raise errors.UserError(
                 f'{path} has labels {labels.min()} to {labels.max()}, legal '
                 f'are 0 to {layout.num_classes - 1}'
             )
@@ -190,7 +191,7 @@ def _read_binary(path: str, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     record = layout.label_bytes + _PIXELS
     raw = np.fromfile(path, np.uint8)
     if not len(raw) or len(raw) % record:
-        raise ValueError(
+        raise errors.UserError(
             f'{path} has {len(raw)} bytes, which is not a multiple of the '
             f'{record} bytes of a {layout.name} record: is it truncated?'
         )
@@ -212,7 +213,7 @@ def _read_pickle(path: str, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
         or not isinstance(labels, list | np.ndarray)
         or len(labels) != len(pixels)
     ):
-        raise ValueError(
+        raise errors.UserError(
             f'{path} is no {layout.name} batch: expected a dictionary with '
             f'data (n x {_PIXELS} bytes) and {layout.label_key.decode()}'
         )
@@ -291,7 +292,7 @@ def load_pickle(path: str) -> Any:
     """Reads a pickle of arrays, bytes, strings, numbers and containers.
 
     Raises:
-        ValueError: it names anything else, which could run code, or it is
+        UserError: it names anything else, which could run code, or it is
             damaged.
     """
     with open(path, 'rb') as file:
@@ -300,7 +301,7 @@ def load_pickle(path: str) -> Any:
         except Exception as error:
             # Damaged pickles raise whatever the damage leads to.
             reason = str(error) or type(error).__name__
-            raise ValueError(
+            raise errors.UserError(
                 f'{path} is not a pickle of plain data: '
                 f'{reason.splitlines()[0]}; expected arrays, bytes, strings, '
                 'numbers and containers'

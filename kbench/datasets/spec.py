@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+from kbench import errors
+
 TRAIN = 'train'
 VALIDATION = 'validation'
 # What people call the held-out images.
@@ -77,7 +79,7 @@ class Dataset:
         """Returns a split; `test` and `validation` name the same images.
 
         Raises:
-            ValueError: there are no such images; says which there are.
+            UserError: there are no such images; says which there are.
         """
         if name in self.splits:
             return self.splits[name]
@@ -92,7 +94,7 @@ class Dataset:
             else ''
         )
         legal = ', '.join(sorted(self.splits)) or 'none'
-        raise ValueError(
+        raise errors.UserError(
             f'no {name} images in {where}{expected}; splits present: {legal}'
         )
 

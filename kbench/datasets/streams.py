@@ -9,6 +9,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
+from kbench import errors
 from kbench.datasets import spec
 
 # Encoded images that wait in the shuffle buffer: a bound in bytes keeps the
@@ -106,7 +107,7 @@ def _share_count(
         total = part.num_records
     count = len(range(offset, total, every))
     if count == 0:
-        raise ValueError(
+        raise errors.UserError(
             f'{every} workers cannot share {total} {part.name} images: there '
             'must be one image for each'
         )

@@ -10,6 +10,7 @@ import os
 import re
 from typing import Any
 
+from kbench import errors
 from kbench.datasets import spec
 
 _INFO = 'dataset_info.json'
@@ -89,13 +90,13 @@ def choose(
     """Returns the dataset that the name means; the newest version of it.
 
     Raises:
-        ValueError: there is none, or more than one fits; lists the choices.
+        UserError: there is none, or more than one fits; lists the choices.
     """
     listed = ', '.join(str(each) for each in found[:10]) or 'none'
     if data_name is None:
         names = {(each.name, each.config) for each in found}
         if len(names) != 1:
-            raise ValueError(
+            raise errors.UserError(
                 f'data_dir {data_dir} holds several TFDS datasets: choose '
                 f'with --data_name, one of {listed}'
             )
@@ -110,12 +111,12 @@ def choose(
             and (not version or each.version == version)
         ]
         if len({each.config for each in fitting}) > 1:
-            raise ValueError(
+            raise errors.UserError(
                 f'data_name {data_name} fits several configurations in '
                 f'{data_dir}: choose one of {listed}'
             )
     if not fitting:
-        raise ValueError(
+        raise errors.UserError(
             f'data_dir {data_dir} holds no TFDS dataset {data_name}'
             f'{archives_hint(data_dir)}; prepared are: {listed}'
         )
@@ -142,7 +143,7 @@ def download(data_dir: str, data_name: str) -> None:
     """Has TFDS download and prepare a dataset.
 
     Raises:
-        ValueError: TFDS does not know it or cannot get it.
+        UserError: TFDS does not know it or cannot get it.
     """
     import tensorflow_datasets as tfds
 
@@ -152,7 +153,7 @@ def download(data_dir: str, data_name: str) -> None:
     except Exception as error:
         # TFDS, its sources and the network raise errors of many kinds.
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise ValueError(
+        raise errors.UserError(
             f'TFDS cannot download and prepare {data_name}: {reason[0]}'
         ) from None
 
@@ -163,7 +164,7 @@ def open_tfds(
     """Opens a dataset that TFDS has prepared in `data_dir`.
 
     Raises:
-        ValueError: there is no such dataset, or it is none of images with one
+        UserError: there is no such dataset, or it is none of images with one
             label each.
     """
     chosen = choose(data_dir, data_name, find_prepared(data_dir))
@@ -174,7 +175,7 @@ def open_tfds(
     image_key, label_key = _find_keys(tfds, builder.info, chosen)
     classes = builder.info.features[label_key].num_classes
     if num_classes is not None and num_classes < classes:
-        raise ValueError(
+        raise errors.UserError(
             f'num_classes is {num_classes}, legal for {chosen} are {classes} '
             'and more'
         )
@@ -208,7 +209,7 @@ def _find_keys(tfds: Any, info: Any, chosen: Prepared) -> tuple[str, str]:
         elif key in labels:
             labels = [key]
     if len(images) != 1 or not labels:
-        raise ValueError(
+        raise errors.UserError(
             f'TFDS dataset {chosen} has the features '
             f'{", ".join(features)}: expected one image with one class label'
         )
@@ -230,14 +231,14 @@ def _read_splits(info: Any, chosen: Prepared) -> dict[str, spec.Split]:
             )
         ]
         if 'tfrecord' not in os.path.basename(pairs[0][0]):
-            raise ValueError(
+            raise errors.UserError(
                 f'{chosen} is stored as {os.path.basename(pairs[0][0])}: '
                 'expected TFRecord files; prepare it with '
                 'file_format=tfrecord'
             )
         for path, _ in pairs:
             if not os.path.exists(path) or os.path.getsize(path) == 0:
-                raise ValueError(
+                raise errors.UserError(
                     f'{path} of TFDS dataset {chosen} is absent or empty: '
                     'prepare it again'
                 )
@@ -248,7 +249,7 @@ def _read_splits(info: Any, chosen: Prepared) -> dict[str, spec.Split]:
             file_counts=tuple(count for _, count in pairs),
         )
     if not splits:
-        raise ValueError(f'TFDS dataset {chosen} has no examples')
+        raise errors.UserError(f'TFDS dataset {chosen} has no examples')
     return splits
 
 

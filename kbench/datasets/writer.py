@@ -11,6 +11,7 @@ import os
 import random
 from collections.abc import Callable
 
+from kbench import errors
 from kbench.datasets import spec, tfrecords
 
 # Below this side, in pixels, images are for the CIFAR models.
@@ -78,7 +79,7 @@ def write_dataset(
         progress: is told in one line what has been done.
 
     Raises:
-        ValueError: the folder cannot be written or holds something else, or
+        UserError: the folder cannot be written or holds something else, or
             an image cannot be decoded.
     """
     stamp = _fingerprint(plan, num_shards, seed)
@@ -100,7 +101,7 @@ def write_dataset(
             )
         _write_metadata(plan, output_dir, stamp, shards, sides)
     except OSError as error:
-        raise ValueError(
+        raise errors.UserError(
             f'output_dir {output_dir} cannot be written: {error.strerror}'
         ) from None
 
@@ -187,7 +188,7 @@ def _is_complete(output_dir: str, stamp: str) -> bool:
         )
     owner = _read_text(os.path.join(output_dir, _OWNER_NAME))
     if present and owner != stamp:
-        raise ValueError(
+        raise errors.UserError(
             f'output_dir {output_dir} holds other shards already, such as '
             f'{os.path.basename(present[0])}: name an empty folder'
         )

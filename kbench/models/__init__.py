@@ -9,6 +9,7 @@ import fnmatch
 import importlib.util
 import sys
 
+from kbench import errors
 from kbench.models.spec import ModelSpec
 from kbench.models.table import format_table
 
@@ -113,7 +114,7 @@ def get_spec(name: str, dataset: str = 'imagenet') -> ModelSpec:
         The row for the dataset, or the only row of that name.
 
     Raises:
-        ValueError: there is no such model; names the nearest ones.
+        UserError: there is no such model; names the nearest ones.
     """
     if external.is_external(name):
         return external.get_spec(name)
@@ -121,7 +122,7 @@ def get_spec(name: str, dataset: str = 'imagenet') -> ModelSpec:
     if rows is None:
         near = difflib.get_close_matches(name, _TABLE, n=3, cutoff=0.5)
         hint = f'; did you mean {", ".join(near)}?' if near else ''
-        raise ValueError(
+        raise errors.UserError(
             f'model: there is no model {name!r}{hint} '
             '(--list_models shows them all)'
         )

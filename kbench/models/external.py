@@ -8,6 +8,7 @@ import difflib
 import functools
 import importlib
 
+from kbench import errors
 from kbench.models import applications
 from kbench.models.spec import ModelSpec
 
@@ -76,7 +77,7 @@ def get_spec(name: str) -> ModelSpec:
             `batch_size` and `learning_rate`.
 
     Raises:
-        ValueError: there is no such model, module or function.
+        UserError: there is no such model, module or function.
     """
     if name.startswith(KERAS_PREFIX):
         return _keras_spec(name)
@@ -88,7 +89,7 @@ def _keras_spec(name):
     if inner not in KERAS_NAMES:
         near = difflib.get_close_matches(inner, KERAS_NAMES, n=3, cutoff=0.4)
         hint = ', '.join(f'{KERAS_PREFIX}{n}' for n in near or KERAS_NAMES)
-        raise ValueError(
+        raise errors.UserError(
             f'model: keras.applications has no {inner!r}; try {hint}'
         )
     return ModelSpec(
@@ -113,14 +114,14 @@ def _function_spec(name):
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        raise ValueError(
+        raise errors.UserError(
             f'model: cannot import {module_name!r} of {name!r} ({error}); '
             'legal are a name of --list_models, keras:<Name>, and '
             'package.module:function with the module on PYTHONPATH'
         ) from error
     function = getattr(module, function_name, None)
     if not callable(function):
-        raise ValueError(
+        raise errors.UserError(
             f'model: module {module_name!r} has no function {function_name!r}'
         )
     return ModelSpec(

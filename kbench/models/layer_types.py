@@ -11,6 +11,8 @@ import math
 import keras
 import tensorflow as tf
 
+from kbench import errors
+
 ACTIVATIONS = {
     None: lambda x: x,
     'relu': tf.nn.relu,
@@ -83,7 +85,7 @@ class _SpatialLayer(keras.layers.Layer):
                 pad = kernel - 1 if self.padding == 'fixed' else 0
                 result.append((size + pad - kernel) // stride + 1)
         if min(result) < 1:
-            raise ValueError(
+            raise errors.UserError(
                 f'image size: the images are too small for this model, whose '
                 f'{self.name} would slide a {self.kernel_size} window over '
                 f'{tuple(sizes)} pixels'
