@@ -235,25 +235,9 @@ def create_eval_dataset(
     stream = stream.shard(config.num_shards, config.shard_index)
     stream = stream.map(lambda position, record: record).enumerate()
     end = len(range(config.shard_index, part.num_examples, config.num_shards))
-    reader = streams.Reader(dataset, part)
-
-    @tf.autograph.experimental.do_not_convert
-    def to_pixels(position: tf.Tensor, record: tf.Tensor) -> tuple:
-        image, label, _ = reader(record)
-        if dataset.image_dataset == 'cifar10':
-            image = preprocessing.eval_small_image(
-                _decoded(image), size=image_size
-            )
-        else:
-            image = preprocessing.eval_image(
-                image,
-                position,
-                size=image_size,
-                eval_method=config.eval_method,
-                resize_method=config.resize_method,
-            )
-        return position, image, label, 1.0
-
+    to_pixels = _make_eval_pixels(
+        dataset, streams.Reader(dataset, part), config, image_size
+    )
     stream = bad_images_lib.map_images(stream, to_pixels, bad_images)
     padding = tuple(
         tf.zeros(spec.shape, spec.dtype) for spec in stream.element_spec
@@ -269,6 +253,30 @@ def create_eval_dataset(
         stream = bad_images_lib.count(stream, bad_images, end)
     stream = stream.map(_make_batch_step(dataset, None, 0))
     return finish(stream, config)
+
+
+def _make_eval_pixels(
+    dataset: datasets.Dataset,
+    reader: streams.Reader,
+    config: InputConfig,
+    size: int,
+) -> Callable[[tf.Tensor, tf.Tensor], tuple]:
+    @tf.autograph.experimental.do_not_convert
+    def to_pixels(position: tf.Tensor, record: tf.Tensor) -> tuple:
+        image, label, _ = reader(record)
+        if dataset.image_dataset == 'cifar10':
+            image = preprocessing.eval_small_image(_decoded(image), size=size)
+        else:
+            image = preprocessing.eval_image(
+                image,
+                position,
+                size=size,
+                eval_method=config.eval_method,
+                resize_method=config.resize_method,
+            )
+        return position, image, label, 1.0
+
+    return to_pixels
 
 
 def num_eval_batches(
