@@ -61,7 +61,7 @@ class Replicas:
         """
         options = tf.distribute.InputOptions(
             experimental_fetch_to_device=self.num_replicas > 1
-            or 'GPU' in self.devices[0],
+            or _on_gpu(self.devices),
         )
         return iter(
             self.strategy.distribute_datasets_from_function(
@@ -129,6 +129,10 @@ class Replicas:
         return update(means[:count], means[count:], states)
 
 
+def _on_gpu(devices):
+    return 'gpu' in devices[0].lower()
+
+
 def _scaled(tensors, factor):
     return [value * tf.cast(factor, value.dtype) for value in tensors]
 
@@ -190,7 +194,7 @@ def _create_shared(devices, parameter_device):
 
 
 def _cross_device_ops(devices):
-    if 'GPU' in devices[0] and len(devices) > 1:
+    if _on_gpu(devices) and len(devices) > 1:
         return tf.distribute.NcclAllReduce()
     return tf.distribute.ReductionToOneDevice()
 
