@@ -180,7 +180,7 @@ def header(program: Program, mode: str, rate: float | None) -> str:
     rows += [
         ('Devices', f'{replicas.devices}'),
         ('Data format', program.data_format),
-        ('Precision', program.precision.policy),
+        ('Precision', _precision_text(program)),
     ]
     if rate is not None:
         in_loss = params.weight_decay and not decays_weights(params)
@@ -192,6 +192,21 @@ def header(program: Program, mode: str, rate: float | None) -> str:
         ]
     rows.append(('Variables', params.variable_update))
     return reporting.header(rows)
+
+
+def _precision_text(program: Program) -> str:
+    text, params = program.precision.policy, program.params
+    if program.precision.can_overflow and not (
+        params.eval or params.forward_only
+    ):
+        kind = 'dynamic' if params.fp16_enable_auto_loss_scale else 'fixed'
+        text += f', {kind} loss scale {loss_scale(program):g}'
+    return text
+
+
+def loss_scale(program: Program) -> float:
+    """The loss scale that a training begins with."""
+    return program.params.fp16_loss_scale or program.spec.loss_scale
 
 
 def decays_weights(params: params_lib.Params) -> bool:

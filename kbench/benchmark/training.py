@@ -76,7 +76,7 @@ class Training:
                 program.decayed,
             )
             self._loss_scale = precision.LossScale(
-                params.fp16_loss_scale or program.spec.loss_scale,
+                program_lib.loss_scale(program),
                 dynamic=params.fp16_enable_auto_loss_scale,
                 growth_steps=params.fp16_inc_loss_scale_every_n,
                 can_overflow=program.precision.can_overflow
@@ -205,6 +205,13 @@ class Training:
                 path, values, scale, what='the loss scale', exact=False
             )
         self.steps_seen = int(values[_POSITION])
+        _log.info('resuming from %s at step %d', path, self.step())
+        replicas = program.replicas
+        if replicas.num_replicas > 1 and not replicas.share_gradients:
+            _log.warning(
+                'the checkpoint holds the copy of the first replica: all go '
+                'on from that one'
+            )
 
 
 def run(program: program_lib.Program) -> result_lib.Result:
@@ -219,7 +226,6 @@ def run(program: program_lib.Program) -> result_lib.Result:
     path = checkpoints.latest(params.train_dir) if params.train_dir else None
     if path is not None:
         training.restore(path)
-        _log.info('resuming from %s at step %d', path, training.step())
     if params.train_dir:
         params_lib.save_params(params, params.train_dir)
     warmup, timed = plan.run_length(program, training.step())
@@ -247,17 +253,21 @@ def run(program: program_lib.Program) -> result_lib.Result:
     path = training.write(training.take()) if params.train_dir else None
     reporting.out(reporting.total_lines(record.images_per_sec()))
     data_lib.report_input(program, record, batches)
+    _report_trouble(record, watch)
+    return _result(training, record, watch, batches, path)
+
+
+def _report_trouble(record, watch) -> None:
     if watch.skipped_steps:
         _log.warning(
-            '%d of %d steps overflowed and were skipped',
+            '%d steps overflowed and were skipped; the loss scale is %g',
             watch.skipped_steps,
-            warmup + timed,
+            record.metrics[-1][metrics.LOSS_SCALE],
         )
     if watch.first_bad_step is not None:
         _log.warning(
             'the loss was not finite from step %d on', watch.first_bad_step
         )
-    return _result(training, record, watch, batches, path)
 
 
 def _run_steps(training, record, watch, batches, length) -> None:

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 
-from kbench import errors
+from kbench import errors, runtime
 from kbench.datasets import digits, image_folder, writer
 
 _log = logging.getLogger('kbench')
@@ -93,6 +93,7 @@ def main(
         num_shards=options.num_shards,
         seed=options.seed,
         progress=progress,
+        before_writing=lambda: runtime.import_tensorflow({}),
     )
     return 0
 

@@ -68,6 +68,7 @@ def write_dataset(
     num_shards: int | None,
     seed: int,
     progress: Callable[[str], None],
+    before_writing: Callable[[], object] = lambda: None,
 ) -> None:
     """Writes the shards that are missing, then dataset.json.
 
@@ -77,6 +78,8 @@ def write_dataset(
         num_shards: of training; evaluation gets its share of them.
         seed: of the order of the images.
         progress: is told in one line what has been done.
+        before_writing: called where there is something to write, before
+            TensorFlow is imported.
 
     Raises:
         UserError: the folder cannot be written or holds something else, or
@@ -88,6 +91,7 @@ def write_dataset(
         return
     try:
         _claim(output_dir, stamp)
+        before_writing()
         shards: dict[str, int] = {}
         for split, items in plan.items.items():
             count = _shard_count(plan, split, num_shards)
