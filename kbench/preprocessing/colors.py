@@ -3,6 +3,7 @@
 All of them on 0..255: none depends on the scale of the pixels.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -49,40 +50,51 @@ def distort_color(
     Returns:
         float32 (h, w, 3), clipped to 0..255.
     """
-    brightness = MAX_BRIGHTNESS * _spread(draws[draws_lib.BRIGHTNESS], -1, 1)
-    saturation = _spread(draws[draws_lib.SATURATION], *SATURATION_RANGE)
-    contrast = _spread(draws[draws_lib.CONTRAST], *CONTRAST_RANGE)
-    hue = _spread(draws[draws_lib.HUE], -1, 1)
+    changes = tf.stack(
+        [
+            MAX_BRIGHTNESS * _spread(draws[draws_lib.BRIGHTNESS], -1, 1),
+            _spread(draws[draws_lib.SATURATION], *SATURATION_RANGE),
+            _spread(draws[draws_lib.CONTRAST], *CONTRAST_RANGE),
+            _spread(draws[draws_lib.HUE], -1, 1),
+        ]
+    )
+    return tf.cond(
+        position % 2 == 0,
+        lambda: _make_distortion(True, yiq)(image, changes),
+        lambda: _make_distortion(False, yiq)(image, changes),
+    )
 
-    def turn(pixels: tf.Tensor) -> tf.Tensor:
-        if yiq:
-            return turn_in_yiq(pixels, MAX_YIQ_ANGLE * hue, saturation)
-        return turn_in_hsv(pixels, MAX_HUE_TURNS * hue, saturation)
 
-    def stretch(pixels: tf.Tensor) -> tf.Tensor:
-        return tf.raw_ops.AdjustContrastv2(
-            images=pixels, contrast_factor=contrast
-        )
+@functools.cache
+def _make_distortion(contrast_last: bool, yiq: bool) -> Callable:
+    """Compiles the changes in one order: one pass over the pixels.
 
-    image = _in_order(position % 2 == 0, turn, stretch, image + brightness)
-    return tf.minimum(tf.maximum(image, 0.0), 255.0)
+    Compiled, the four take about half of the time of TensorFlow's kernels,
+    which go from RGB to HSV and back for each of two changes.
+    """
+
+    @tf.function(jit_compile=True, autograph=False)
+    def distort(image, changes):
+        brightness, saturation, contrast, hue = tf.unstack(changes)
+
+        def turn(pixels):
+            if yiq:
+                return turn_in_yiq(pixels, MAX_YIQ_ANGLE * hue, saturation)
+            return turn_in_hsv(pixels, MAX_HUE_TURNS * hue, saturation)
+
+        def stretch(pixels):
+            means = tf.reduce_mean(pixels, axis=(0, 1), keepdims=True)
+            return (pixels - means) * contrast + means
+
+        image += brightness
+        first, second = (turn, stretch) if contrast_last else (stretch, turn)
+        return tf.clip_by_value(second(first(image)), 0.0, 255.0)
+
+    return distort
 
 
 def _spread(draw: tf.Tensor, low: float, high: float) -> tf.Tensor:
     return low + (high - low) * draw
-
-
-def _in_order(
-    forward: tf.Tensor | bool,
-    first: Callable[[tf.Tensor], tf.Tensor],
-    second: Callable[[tf.Tensor], tf.Tensor],
-    pixels: tf.Tensor,
-) -> tf.Tensor:
-    return tf.cond(
-        forward,
-        lambda: second(first(pixels)),
-        lambda: first(second(pixels)),
-    )
 
 
 def turn_in_hsv(
@@ -90,17 +102,35 @@ def turn_in_hsv(
 ) -> tf.Tensor:
     """Multiplies the saturation, at most up to 1, then turns the hue.
 
-    TensorFlow's two kernels go from RGB to HSV and back each. The same
-    written as one formula on planes of colours was slower on photographs,
-    and faster on noise only.
+    In HSV: V, the brightest colour, stays; the chroma C = V - the darkest
+    one becomes min(V, factor * C); each colour is V - C * max(0, min(k, 4 -
+    k, 1)) with k = (n + 6 * hue) mod 6 and n = 5, 3, 1 for red, green, blue
+    (Smith 1978 in its closed form).
 
     Args:
         image: float32 (h, w, 3).
         turns: by how much of the circle the hue turns, -1..1.
         factor: of the saturation.
     """
-    image = tf.raw_ops.AdjustSaturation(images=image, scale=factor)
-    return tf.raw_ops.AdjustHue(images=image, delta=turns)
+    red, green, blue = tf.unstack(image, axis=-1)
+    value = tf.maximum(tf.maximum(red, green), blue)
+    chroma = value - tf.minimum(tf.minimum(red, green), blue)
+    inverse = tf.where(chroma > 0, 1.0 / chroma, 0.0)
+    sextant = tf.where(
+        value == red,
+        (green - blue) * inverse,
+        tf.where(
+            value == green,
+            (blue - red) * inverse + 2.0,
+            (red - green) * inverse + 4.0,
+        ),
+    )
+    # A pixel below black has no saturation.
+    chroma = tf.maximum(tf.minimum(value, chroma * factor), 0.0)
+    k = tf.constant([5.0, 3.0, 1.0]) + (sextant + 6.0 * turns)[..., tf.newaxis]
+    k -= 6.0 * tf.floor(k * (1 / 6))
+    share = tf.maximum(tf.minimum(tf.minimum(k, 4.0 - k), 1.0), 0.0)
+    return value[..., tf.newaxis] - chroma[..., tf.newaxis] * share
 
 
 def turn_in_yiq(
