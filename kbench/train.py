@@ -198,14 +198,23 @@ def make_apply(
     return apply
 
 
-def _apply_if_finite(loss_scale, gradients, apply):
+def _apply_if_finite(loss_scale, apply, gradients, states, measured):
     """Applies, or skips and counts; returns (norm, 1.0 if it applied)."""
-    if not loss_scale.can_overflow:
-        return apply(), 1.0
-    finite = gradients_lib.all_finite(gradients)
-    norm = tf.cond(finite, apply, lambda: tf.constant(math.nan))
-    loss_scale.update(finite)
-    return norm, tf.cast(finite, tf.float32)
+    # Every weight was read once the loss is known. Without this, TensorFlow's
+    # graph optimizer may let a weight change before another gradient has read
+    # it: it drops the order of the two where their shapes connect them, and
+    # then the shapes, which are constants.
+    with tf.control_dependencies(measured):
+        if not loss_scale.can_overflow:
+            return apply(gradients, states), 1.0
+        finite = gradients_lib.all_finite(gradients)
+        norm = tf.cond(
+            finite,
+            lambda: apply(gradients, states),
+            lambda: tf.constant(math.nan),
+        )
+        loss_scale.update(finite)
+        return norm, tf.cast(finite, tf.float32)
 
 
 def make_train_step(
@@ -256,7 +265,7 @@ def make_train_step(
                 gradients = gradients_lib.unscale(gradients, scale)
             gradients = l2.add_gradients(gradients, state.weights)
             norm, finite = _apply_if_finite(
-                loss_scale, gradients, lambda: apply(gradients, states)
+                loss_scale, apply, gradients, states, measured
             )
             return metrics.vector(measured, finite, scale, norm)
 

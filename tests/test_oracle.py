@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from kbench import (
     loop,
@@ -154,3 +155,44 @@ def test_independent_replicas_differ_from_joined_ones():
     joined = _run('replicated', 2, 'sgd')[1]
     apart = _run('independent', 2, 'sgd')[1]
     assert abs(joined[0] - apart[0]) > 1e-3
+
+
+@pytest.mark.parametrize('num_replicas', [1, 2])
+@pytest.mark.parametrize('mode', MODES)
+def test_no_weight_changes_before_it_was_read(mode, num_replicas):
+    """In the graph that runs, every update comes after the read.
+
+    The gradient of A needs B and not A, so nothing but an explicit order
+    keeps the update of A behind the read of A for the gradient of B; the
+    graph optimizer must not lose it.
+    """
+    context.enable_run_metadata()
+    try:
+        _run(mode, num_replicas, 'sgd')
+        metadata = context.export_run_metadata()
+    finally:
+        context.disable_run_metadata()
+    updates = 0
+    for function in metadata.function_graphs:
+        nodes = {n.name: n for n in function.post_optimization_graph.node}
+        for node in nodes.values():
+            if node.op == 'ResourceApplyGradientDescent':
+                updates += 1
+                before = _ancestors(node, nodes)
+                assert any(
+                    one.op == 'ReadVariableOp' and one.input[0] == node.input[0]
+                    for one in before
+                ), node.name
+    copies = 1 if mode == 'parameter_server' else num_replicas
+    assert updates >= 2 * copies
+
+
+def _ancestors(node, nodes):
+    seen, waiting = {}, [node]
+    while waiting:
+        for name in waiting.pop().input:
+            name = name.lstrip('^').partition(':')[0]
+            if name in nodes and name not in seen:
+                seen[name] = nodes[name]
+                waiting.append(nodes[name])
+    return list(seen.values())
