@@ -6,12 +6,14 @@ it takes.
 """
 
 import collections
-import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import os
 import shutil
 import socket
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -193,7 +195,9 @@ def from_tf_config(text: str) -> Cluster | None:
     if isinstance(index, str) and index.isdigit():
         index = int(index)
     if type(index) is not int:
-        raise ClusterError(f'{where}: the index must be a number, not {index!r}')
+        raise ClusterError(
+            f'{where}: the index must be a number, not {index!r}'
+        )
     return _create(known, _role(task.get('type'), where), index, where)
 
 
@@ -323,16 +327,26 @@ def check_names(cluster: Cluster) -> None:
         address.rpartition(':')[0].strip('[]'): (name, address)
         for name, address in cluster.tasks()
     }
-    pool = concurrent.futures.ThreadPoolExecutor(max(1, len(hosts)))
-    found = {
-        pool.submit(socket.getaddrinfo, host, None): who
-        for host, who in hosts.items()
-    }
-    done, late = concurrent.futures.wait(found, timeout=_RESOLVE_SECS)
-    pool.shutdown(wait=False, cancel_futures=True)
-    failed = late | {one for one in done if one.exception()}
+    known = set()
+
+    def resolve(host):
+        with contextlib.suppress(OSError, UnicodeError):
+            socket.getaddrinfo(host, None)
+            known.add(host)
+
+    # Daemons: a name server that is silent must not keep the process.
+    threads = [
+        threading.Thread(target=resolve, args=(host,), daemon=True)
+        for host in hosts
+    ]
+    end = time.monotonic() + _RESOLVE_SECS
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    failed = sorted(hosts[host] for host in hosts.keys() - known)
     if failed:
-        listed = ', '.join(sorted(f'{a} ({n})' for n, a in map(found.get, failed)))
+        listed = ', '.join(f'{address} ({name})' for name, address in failed)
         raise ClusterError(f'these hosts have no known address: {listed}')
 
 

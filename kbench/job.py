@@ -55,17 +55,16 @@ def _check_settings(params: params_lib.Params, topology: str) -> None:
     """Refuses what only another topology has."""
     mode = f'--variable_update={params.variable_update}'
     on_servers = topology == SERVERS
-    for flag, is_set, legal in (
-        ('--cross_replica_sync=False', not params.cross_replica_sync, on_servers),
-        ('--staged_vars', params.staged_vars, on_servers),
-        ('--ps_shard_bytes', params.ps_shard_bytes, on_servers),
-        ('--forward_only', params.forward_only, not on_servers),
-        ('--eval', params.eval, topology == LOCAL),
+    servers, alone = 'needs parameter servers', 'runs without a cluster'
+    asynchronous = not params.cross_replica_sync
+    for flag, is_set, legal, needs in (
+        ('--cross_replica_sync=False', asynchronous, on_servers, servers),
+        ('--staged_vars', params.staged_vars, on_servers, servers),
+        ('--ps_shard_bytes', params.ps_shard_bytes, on_servers, servers),
+        ('--forward_only', params.forward_only, not on_servers, alone),
+        ('--eval', params.eval, topology == LOCAL, alone),
     ):
         if is_set and not legal:
-            needs = 'needs parameter servers' if legal is on_servers else (
-                'runs in one process'
-            )
             raise cluster_lib.ClusterError(f'{flag} {needs}; here is {mode}')
 
 
@@ -144,9 +143,7 @@ def _serve_settings(params: params_lib.Params) -> dict[str, Any]:
     }
 
 
-def play(
-    job: Job, params: params_lib.Params, run: Callable[..., Any]
-) -> Any:
+def play(job: Job, params: params_lib.Params, run: Callable[..., Any]) -> Any:
     """Does what this process has to do in the job.
 
     Args:
@@ -162,6 +159,7 @@ def play(
     if job.topology == LOCAL:
         return run(job, lambda: None)
     serve.joined = True
+    runtime.silence_native_code()
     if job.topology == PEERS:
         return _as_peer(job, params, run)
     if job.cluster.coordinates:
@@ -208,9 +206,7 @@ def _coordinate(job, params, run):
         tasks,
         on_lost=on_lost,
         on_back=lambda name: _log.warning('%s is back', name),
-        on_preempted=lambda name: runtime.request_stop(
-            f'{name} is preempted'
-        ),
+        on_preempted=lambda name: runtime.request_stop(f'{name} is preempted'),
     )
     word = control.DONE
     try:

@@ -99,7 +99,8 @@ class PeerReplicas(replicas.Replicas):
 
         def work_and_tell(values, batch, replica):
             gradients, measured, states = work(values, batch, replica)
-            wish = tf.convert_to_tensor(self._wants_stop)
+            # A read has no device, and an all-reduce asks for one.
+            wish = tf.identity(self._wants_stop)
             return gradients, [*measured, wish], states
 
         def update_and_tell(gradients, measured, states):

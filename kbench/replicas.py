@@ -48,6 +48,7 @@ class Replicas:
         num_replicas: how many share an update, over all processes.
         num_workers: processes that compute.
         worker: number of this process among them.
+        remote: whether other processes compute.
         share_gradients: whether gradients travel between replicas.
         lag: steps that are under way at a time, or None for what suits the
             devices.
@@ -55,6 +56,7 @@ class Replicas:
 
     num_workers = 1
     worker = 0
+    remote = False
     lag: int | None = None
 
     def __init__(
@@ -64,6 +66,11 @@ class Replicas:
         self.devices = list(devices)
         self.num_replicas = strategy.num_replicas_in_sync
         self.share_gradients = self.num_replicas > 1
+
+    @property
+    def total_replicas(self) -> int:
+        """All replicas of the job, also where each updates alone."""
+        return self.num_workers * len(self.devices)
 
     @property
     def is_chief(self) -> bool:

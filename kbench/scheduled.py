@@ -82,6 +82,8 @@ class ScheduledReplicas(replicas.Replicas):
         copies: what the workers keep.
     """
 
+    remote = True
+
     def __init__(
         self,
         strategy: tf.distribute.ParameterServerStrategy,
@@ -179,9 +181,7 @@ class ScheduledReplicas(replicas.Replicas):
     def make_step(self, read, work, update, like, gradient_dtype):
         """A step that schedules; see the module."""
         if self.synchronous:
-            return _Synchronous(
-                self, read, work, update, like, gradient_dtype
-            )
+            return _Synchronous(self, read, work, update, like, gradient_dtype)
         return _Asynchronous(self, read, work, update)
 
     def count_step(self) -> None:
@@ -346,9 +346,7 @@ class _Synchronous:
         self._refresh = tf.function(
             lambda: local.refresh(read), autograph=False
         )
-        self._update = tf.function(
-            lambda: self._apply(update), autograph=False
-        )
+        self._update = tf.function(lambda: self._apply(update), autograph=False)
 
     def _apply(self, update):
         gradients = []

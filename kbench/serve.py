@@ -119,9 +119,7 @@ def serve(
             raise SystemExit(PREEMPTED_STATUS)
         if not told:
             told = True
-            _log.warning(
-                '%s is preempted: the chief saves first', cluster.name
-            )
+            _log.warning('%s is preempted: the chief saves first', cluster.name)
             listener.tell(control.PREEMPTED)
 
     chief = 'chief' if cluster.chief else 'worker 0, which is the chief'
@@ -153,9 +151,7 @@ class Child:
     """
 
     def __init__(self, cluster: cluster_lib.Cluster, **settings: Any):
-        text = json.dumps(
-            {'cluster': cluster.__dict__, 'settings': settings}
-        )
+        text = json.dumps({'cluster': cluster.__dict__, 'settings': settings})
         self._command = [sys.executable, '-m', 'kbench.serve', text]
         self._name = cluster.name
         self._ended = False
@@ -165,7 +161,10 @@ class Child:
     def _start(self):
         # The child ends when this pipe does: whatever ends this process.
         self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=sys.stderr,
         )
 
     def _watch(self):
@@ -200,6 +199,7 @@ def main() -> None:
     # Ctrl-C on a terminal reaches the child too; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    runtime.silence_native_code()
     reporting.route_logging()
     logging.getLogger('kbench').setLevel(logging.WARNING)
     told = json.loads(sys.argv[1])

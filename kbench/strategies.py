@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from kbench import cluster as cluster_lib
 from kbench import errors, peers, scheduled
-from kbench.replicas import Part, Replicas, SharedReplicas, IndependentReplicas
+from kbench.replicas import IndependentReplicas, Part, Replicas, SharedReplicas
 
 __all__ = ['Part', 'Replicas', 'Settings', 'create']
 
@@ -44,7 +44,6 @@ class Settings:
     communication: Any = None
 
 
-
 def _create_shared(settings: Settings) -> Replicas:
     if settings.cluster is not None:
         return _create_scheduled(
@@ -54,9 +53,7 @@ def _create_shared(settings: Settings) -> Replicas:
         compute_devices=list(settings.devices),
         parameter_device=settings.parameter_device,
     )
-    return SharedReplicas(
-        strategy, settings.devices, settings.parameter_device
-    )
+    return SharedReplicas(strategy, settings.devices, settings.parameter_device)
 
 
 def _cross_device_ops(devices):
@@ -93,9 +90,7 @@ def _devices_of_workers(devices):
     return [f'/gpu:{index}' for index in range(len(devices))]
 
 
-def _create_scheduled(
-    settings: Settings, copies: scheduled.Copies
-) -> Replicas:
+def _create_scheduled(settings: Settings, copies: scheduled.Copies) -> Replicas:
     cluster, devices = settings.cluster, list(settings.devices)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kbench import datasets, errors, models, preprocessing
+from kbench import datasets, errors, models, preprocessing, strategies
 from kbench import input as input_lib
 from kbench import params as params_lib
 
@@ -96,7 +96,7 @@ def _synthetic_batch(program: Any) -> Any:
     def batch(replica):
         indices = tf.range(replica * count, (replica + 1) * count)
         labels = tf.random.stateless_uniform(
-            [count * program.replicas.num_replicas],
+            [count * program.replicas.total_replicas],
             [seed, -1],
             maxval=program.data.num_classes,
             dtype=tf.int32,
@@ -113,7 +113,7 @@ def _synthetic_batch(program: Any) -> Any:
     return program.replicas.constant(batch)
 
 
-def _input_config(program: Any) -> input_lib.InputConfig:
+def _input_config(program: Any, part: strategies.Part) -> input_lib.InputConfig:
     params = program.params
     return input_lib.InputConfig(
         distortions=params.distortions,
@@ -123,7 +123,9 @@ def _input_config(program: Any) -> input_lib.InputConfig:
         distort_color_in_yiq=params.distort_color_in_yiq,
         cache_data=params.cache_data,
         batch_group_size=params.batch_group_size,
-        num_replicas=program.replicas.num_replicas,
+        num_replicas=part.num_replicas,
+        shard_index=part.index,
+        num_shards=part.count,
     )
 
 
@@ -133,13 +135,13 @@ def train_batches(program: Any, steps_seen: int) -> Iterator:
         return itertools.repeat(_synthetic_batch(program))
     return _named_errors(
         program.replicas.distribute(
-            lambda: input_lib.create_train_dataset(
+            lambda part: input_lib.create_train_dataset(
                 program.data.dataset,
-                config=_input_config(program),
+                config=_input_config(program, part),
                 image_size=program.image_size,
                 batch_size=program.per_replica_step_size,
                 seed=program.params.tf_random_seed,
-                start_batch=steps_seen * program.replicas.num_replicas,
+                start_batch=(steps_seen + part.steps) * part.num_replicas,
                 split=_split(program.params),
             )
         )
@@ -150,9 +152,9 @@ def eval_batches(program: Any) -> Iterator:
     """Batches with every image of the split once, padding marked."""
     return _named_errors(
         program.replicas.distribute(
-            lambda: input_lib.create_eval_dataset(
+            lambda part: input_lib.create_eval_dataset(
                 program.data.dataset,
-                config=_input_config(program),
+                config=_input_config(program, part),
                 image_size=program.image_size,
                 batch_size=program.per_replica_batch_size,
                 split=_split(program.params),

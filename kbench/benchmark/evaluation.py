@@ -107,7 +107,7 @@ def run_forward_only(program: program_lib.Program) -> result_lib.Result:
     reporting.out(program_lib.header(program, 'forward-only', None))
     record = loop.Record(program.global_batch_size)
     batches = data_lib.train_batches(program, 0)
-    lag = 1 if program.on_gpu else 0
+    lag = program.lag
     progress = reporting.Progress()
     warmup = program_lib.warmup_steps(program)
     with progress.stage('warming up', total=warmup) as stage:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from kbench import (
     averages,
     checkpoints,
+    errors,
     gradients,
     loop,
     losses,
@@ -18,6 +19,7 @@ from kbench import (
     optimizers,
     precision,
     reporting,
+    runtime,
     train,
 )
 from kbench import params as params_lib
@@ -43,6 +45,7 @@ class Training:
         schedule: rate by step.
         steps_seen: steps started since the training began, skipped ones
             included: the position in the data.
+        stopped: why the training ended early, None where it did not.
     """
 
     def __init__(self, program: program_lib.Program):
@@ -50,7 +53,8 @@ class Training:
         self.program = program
         self.schedule = plan.create_schedule(program)
         self.steps_seen = 0
-        with program.replicas.strategy.scope():
+        self.stopped: str | None = None
+        with program.replicas.scope():
             self.state = train.TrainState(
                 weights=model.trainable_weights,
                 states=model.non_trainable_weights,
@@ -147,6 +151,8 @@ class Training:
     def save(self) -> str:
         """Writes a checkpoint of everything; returns its path."""
         params = self.program.params
+        if not self.program.replicas.is_chief:
+            return checkpoints.path_of(params.train_dir, self.step())
         values = checkpoints.snapshot(
             self._variables() | self._loss_scale.variables
         )
@@ -211,7 +217,9 @@ def run(program: program_lib.Program) -> result_lib.Result:
         training.restore(path)
         _log.info('resuming from %s at step %d', path, training.step())
     if params.train_dir:
-        params_lib.save_params(params, params.train_dir)
+        program.replicas.check_same(training.steps_seen, 'the checkpoint')
+        if program.replicas.is_chief:
+            params_lib.save_params(params, params.train_dir)
     warmup, timed = plan.run_length(program, training.step())
     reporting.out(
         program_lib.header(program, 'training', training.learning_rate())
@@ -235,6 +243,14 @@ def run(program: program_lib.Program) -> result_lib.Result:
     _run_steps(training, record, watch, warmup, timed)
     path = training.save() if params.train_dir else None
     reporting.out(reporting.total_lines(record.images_per_sec()))
+    _tell_local_figure(program, record)
+    program.replicas.finish()
+    reason = training.stopped
+    if reason is not None:
+        raise errors.Preempted(
+            f'{reason}: ended after step {training.step()}; '
+            + (f'saved {path}' if path else 'nothing saved: no --train_dir')
+        )
     if watch.skipped_steps:
         _log.warning(
             '%d of %d steps overflowed and were skipped',
@@ -252,7 +268,7 @@ def _run_steps(training, record, watch, warmup, timed) -> None:
     program, params = training.program, training.program.params
     step = training.make_step()
     batches = data_lib.train_batches(program, training.steps_seen)
-    lag = 1 if program.on_gpu else 0
+    lag = program.lag
     progress = reporting.Progress()
 
     def see(finished):
@@ -260,9 +276,17 @@ def _run_steps(training, record, watch, warmup, timed) -> None:
         watch.see(training.steps_seen, finished.metrics)
         stage.advance()
 
+    def stop(vector):
+        reason = runtime.stop_requested()
+        if program.replicas.stop_wanted(reason is not None, vector):
+            training.stopped = reason or 'another worker was asked to end'
+        return training.stopped is not None
+
     with progress.stage('warming up', total=warmup) as stage:
-        for finished in loop.run_steps(step, batches, warmup, lag):
+        for finished in loop.run_steps(step, batches, warmup, lag, stop=stop):
             see(finished)
+    if training.stopped is not None:
+        return
     saver = _Saver(training)
 
     def on_step(number, finished):
@@ -285,10 +309,21 @@ def _run_steps(training, record, watch, warmup, timed) -> None:
     reporting.out(reporting.table_head(params.print_training_accuracy))
     with progress.stage('training', total=timed) as stage:
         loop.run(
-            loop.run_steps(step, batches, timed, lag, saver.is_due),
+            loop.run_steps(step, batches, timed, lag, saver.is_due, stop),
             record,
             on_step,
         )
+
+
+def _tell_local_figure(program, record) -> None:
+    replicas = program.replicas
+    if replicas.is_chief:
+        return
+    share = len(replicas.devices) / replicas.num_replicas
+    reporting.notice(
+        f'worker {replicas.worker}: local images/sec: '
+        f'{share * record.images_per_sec():.2f}'
+    )
 
 
 class _Saver:

@@ -316,7 +316,6 @@ _GROUPS = {
             False,
             'parameter_server only: compute gradients on weights one step '
             'old, so that fetching them overlaps computing.',
-            unbuilt=True,
         ),
         _bool(
             'force_gpu_compatible',
