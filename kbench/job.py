@@ -185,7 +185,12 @@ def last_checkpoint(params: params_lib.Params) -> str:
 
 
 def _coordinate(job, params, run):
+    tf = runtime.import_tensorflow(params_lib.environment(params))
     from kbench import control
+
+    if not runtime.chatter_wanted():
+        # What it says of lost workers is said here in a line of our own.
+        tf.get_logger().setLevel('CRITICAL')
 
     cluster = job.cluster
     child = None

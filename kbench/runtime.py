@@ -58,6 +58,11 @@ def silence_native_code() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
+def chatter_wanted() -> bool:
+    """Whether the user asked for what TensorFlow logs."""
+    return os.environ.get(_LOG_LEVEL, '3') != '3'
+
+
 def _owns_stderr() -> bool:
     try:
         return sys.stderr.fileno() == 2

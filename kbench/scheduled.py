@@ -19,6 +19,9 @@ from tensorflow.python.distribute import device_util
 
 from kbench import pinning, replicas
 
+# Scalars that a worker can report: a slot has a fixed shape.
+_MAX_MEASURED = 8
+
 
 def _on_server(operation: tf.Operation) -> str:
     """Device of an operation whose first input is on a server: that server.
@@ -196,7 +199,7 @@ class ScheduledReplicas(replicas.Replicas):
             with tf.device(device):
                 found.append(
                     work(
-                        tf.nest.map_structure(tf.identity, values),
+                        tf.nest.map_structure(_here, values),
                         batch,
                         worker * len(self.devices) + number,
                     )
@@ -240,6 +243,11 @@ class _Asynchronous:
     def __call__(self, iterators):
         remote = self._coordinator.schedule(self._step, args=(iterators,))
         return _RemoteVector(self._coordinator, remote)
+
+
+def _here(value: tf.Tensor | None) -> tf.Tensor | None:
+    """The value on the device of the caller."""
+    return None if value is None else tf.identity(value)
 
 
 def _tensors(nest: Any) -> list[tf.Tensor]:
@@ -321,7 +329,7 @@ class _Synchronous:
             for _ in range(owner.num_workers)
         ]
         self._measured = [
-            _slot_on(self._devices[0], tf.zeros([0]), tf.TensorShape([None]))
+            _slot_on(self._devices[0], tf.zeros([_MAX_MEASURED]))
             for _ in range(owner.num_workers)
         ]
         self._states = [_slot(state, state.dtype) for state in states]
@@ -333,7 +341,8 @@ class _Synchronous:
                 work, local.use(read), iterator, worker
             )
             self._num_measured = len(measured)
-            _assign([measured_slot], [tf.stack(measured)])
+            padding = _MAX_MEASURED - len(measured)
+            _assign([measured_slot], [tf.stack([*measured] + [0.0] * padding)])
             _assign(slots, gradients)
             # Of the first replica of the job.
             tf.cond(
@@ -356,7 +365,7 @@ class _Synchronous:
             with tf.device(device):
                 gradients += _mean([[slot.read_value()] for slot in slots])
         measured = _mean([[slot.read_value()] for slot in self._measured])[0]
-        measured = tf.unstack(measured, self._num_measured)
+        measured = tf.unstack(measured)[: self._num_measured]
         states = [slot.read_value() for slot in self._states]
         with _beside_inputs():
             return update(gradients, measured, states)
@@ -388,13 +397,12 @@ class _Synchronous:
 
 
 def _slot(variable, dtype):
-    shape = variable.shape
-    return _slot_on(variable.handle.device, tf.zeros(shape, dtype), shape)
+    return _slot_on(variable.handle.device, tf.zeros(variable.shape, dtype))
 
 
-def _slot_on(device, value, shape):
+def _slot_on(device, value):
     with tf.device(device):
-        return tf.Variable(value, trainable=False, shape=shape)
+        return tf.Variable(value, trainable=False)
 
 
 def _assign(handles, values):

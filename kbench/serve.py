@@ -1,7 +1,7 @@
 """A ps or worker of a parameter-server job: serves until the chief ends it.
 
-`python -m kbench.serve` is how a worker that is the chief as well starts its
-own server, in a child process that ends with it.
+A worker that is the chief as well starts its own server, in a child process
+that ends with it.
 """
 
 import json
@@ -152,7 +152,8 @@ class Child:
 
     def __init__(self, cluster: cluster_lib.Cluster, **settings: Any):
         text = json.dumps({'cluster': cluster.__dict__, 'settings': settings})
-        self._command = [sys.executable, '-m', 'kbench.serve', text]
+        code = 'from kbench import serve; serve.main()'
+        self._command = [sys.executable, '-c', code, text]
         self._name = cluster.name
         self._ended = False
         self._start()
@@ -215,7 +216,3 @@ def main() -> None:
     except SystemExit as ended:
         leave(ended.code)
     leave(0)
-
-
-if __name__ == '__main__':
-    main()
