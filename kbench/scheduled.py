@@ -261,8 +261,12 @@ class _WorkerCopies:
     all workers, and one that comes back knows that it holds no copy.
     """
 
+    _numbers = itertools.count()
+
     def __init__(self, kind: Copies, device: str):
         self._kind = kind
+        # A worker outlives a training: what another left there is not ours.
+        self._prefix = f'kbench_copy_{next(self._numbers)}'
         self._device = device
 
     def _handles(self, values):
@@ -271,7 +275,7 @@ class _WorkerCopies:
                 tf.raw_ops.VarHandleOp(
                     dtype=value.dtype,
                     shape=value.shape,
-                    shared_name=f'kbench_copy_{number}',
+                    shared_name=f'{self._prefix}_{number}',
                 )
                 for number, value in enumerate(values)
             ]

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from kbench import cluster as cluster_lib
-from kbench import errors, peers, scheduled
+from kbench import collectives, errors, peers, scheduled
 from kbench.replicas import IndependentReplicas, Part, Replicas, SharedReplicas
 
 __all__ = ['Part', 'Replicas', 'Settings', 'create']
@@ -31,7 +31,9 @@ class Settings:
         ps_shard_bytes: variables above this size are divided; 0 divides none.
         workers_may_use_gpus: whether the workers of a coordinator compute on
             GPUs where they have some.
-        communication: how gradients travel between peers.
+        all_reduce_spec: how gradients are added; None for what suits.
+        bytes_per_pack: bytes that travel together between peers.
+        collective_timeout_secs: of an all-reduce between peers.
     """
 
     devices: Sequence[str]
@@ -41,7 +43,9 @@ class Settings:
     staged: bool = False
     ps_shard_bytes: int = 0
     workers_may_use_gpus: bool = False
-    communication: Any = None
+    all_reduce_spec: str | None = None
+    bytes_per_pack: int = 0
+    collective_timeout_secs: float = 300.0
 
 
 def _create_shared(settings: Settings) -> Replicas:
@@ -56,16 +60,11 @@ def _create_shared(settings: Settings) -> Replicas:
     return SharedReplicas(strategy, settings.devices, settings.parameter_device)
 
 
-def _cross_device_ops(devices):
-    if 'gpu' in devices[0].lower() and len(devices) > 1:
-        return tf.distribute.NcclAllReduce()
-    return tf.distribute.ReductionToOneDevice()
-
-
 def _create_replicated(settings: Settings, kind: type = Replicas) -> Replicas:
     devices = list(settings.devices)
     strategy = tf.distribute.MirroredStrategy(
-        devices, cross_device_ops=_cross_device_ops(devices)
+        devices,
+        cross_device_ops=collectives.create(settings.all_reduce_spec, devices),
     )
     return kind(strategy, devices)
 
@@ -119,9 +118,13 @@ def _create_peers(settings: Settings) -> Replicas:
     cluster = settings.cluster
     if cluster is None:
         return _create_replicated(settings)
-    strategy = peers.create_strategy(
-        cluster, settings.devices, settings.communication
+    on_gpu = 'gpu' in settings.devices[0].lower()
+    options = peers.communication_options(
+        collectives.implementation(settings.all_reduce_spec, on_gpu),
+        settings.bytes_per_pack,
+        settings.collective_timeout_secs,
     )
+    strategy = peers.create_strategy(cluster, settings.devices, options)
     return peers.PeerReplicas(strategy, settings.devices, cluster)
 
 

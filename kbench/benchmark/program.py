@@ -16,7 +16,6 @@ from kbench import (
     losses,
     models,
     optimizers,
-    peers,
     precision,
     reporting,
     runtime,
@@ -137,11 +136,9 @@ def _create_replicas(
         devices=devices,
         parameter_device=devices[0] if kept_on_gpu else '/cpu:0',
         cluster=job.cluster,
-        communication=peers.communication_options(
-            'AUTO',
-            params.bytes_per_pack,
-            params.collective_timeout_secs,
-        ),
+        all_reduce_spec=params.all_reduce_spec,
+        bytes_per_pack=params.bytes_per_pack,
+        collective_timeout_secs=params.collective_timeout_secs,
     )
 
 

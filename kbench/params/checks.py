@@ -259,6 +259,20 @@ def _mode_is_one(p: Any) -> str | None:
     return None
 
 
+def _all_reduce_has_a_place(p: Any) -> str | None:
+    if p.all_reduce_spec is not None and p.variable_update not in (
+        'replicated',
+        'distributed_all_reduce',
+        'collective_all_reduce',
+    ):
+        return (
+            f'--all_reduce_spec={p.all_reduce_spec} does nothing with '
+            f'--variable_update={p.variable_update}: it is for replicated '
+            'and distributed_all_reduce'
+        )
+    return None
+
+
 def _cluster_flags_fit(p: Any) -> str | None:
     topologies = table.TOPOLOGIES[p.variable_update]
     if not p.cross_replica_sync and p.variable_update != 'parameter_server':
@@ -302,6 +316,7 @@ def _data_has_a_source(p: Any) -> str | None:
 
 
 _COMBINATIONS = (
+    _all_reduce_has_a_place,
     _cluster_flags_fit,
     _mode_is_one,
     _length_is_one,

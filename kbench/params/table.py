@@ -512,9 +512,10 @@ _GROUPS = {
         _string(
             'all_reduce_spec',
             None,
-            'How gradients are added over the devices.',
+            'How gradients are added over the devices: '
+            'alg[#shards][/alg[#shards]][:limit:spec], with limits such as '
+            '32k; docs/clusters.md lists what each becomes.',
             kind=MAPPED,
-            unbuilt=True,
         ),
         _string(
             'job_name',
