@@ -201,7 +201,7 @@ def _coordinate(job, params, run):
 
     def on_lost(name):
         if not name.startswith('ps'):
-            _log.warning('%s is lost: waiting for it to come back', name)
+            _log.warning('%s does not answer: waiting for it', name)
             return
         reporting.error(f'{name} is lost; {last_checkpoint(params)}')
         monitor.end(control.FAILED + f'{name} is lost'.encode())
@@ -210,7 +210,7 @@ def _coordinate(job, params, run):
     monitor = control.Monitor(
         tasks,
         on_lost=on_lost,
-        on_back=lambda name: _log.warning('%s is back', name),
+        on_back=lambda name: _log.warning('%s answers again', name),
         on_preempted=lambda name: runtime.request_stop(f'{name} is preempted'),
     )
     word = control.DONE

@@ -7,12 +7,16 @@ override of two methods of it, held by a test.
 """
 
 import collections
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute.coordinator import cluster_coordinator
+
+
+_log = logging.getLogger('kbench')
 
 
 class _Deques:
@@ -53,6 +57,7 @@ class _Queue(cluster_coordinator._CoordinatedClosureQueue):
     def __init__(self):
         super().__init__()
         self._queue = _Deques()
+        self._lost = set()
 
     def put(self, closure, tag=None):
         super().put(closure, tag)
@@ -61,6 +66,14 @@ class _Queue(cluster_coordinator._CoordinatedClosureQueue):
             self._closures_queued_condition.notify_all()
 
     def put_back(self, closure):
+        worker = getattr(closure, 'pin', None)
+        if worker is not None and worker not in self._lost:
+            self._lost.add(worker)
+            _log.warning(
+                'worker %d is lost: the job waits for it, and repeats its '
+                'part of the step',
+                worker,
+            )
         super().put_back(closure)
         with self._queue_lock:
             self._closures_queued_condition.notify_all()
@@ -81,6 +94,9 @@ class _Queue(cluster_coordinator._CoordinatedClosureQueue):
             if not tagged.empty():
                 return tagged.get(block=False)
             closure = self._queue.take(tag)
+            if tag in self._lost:
+                self._lost.discard(tag)
+                _log.warning('worker %d is back', tag)
             self._queue_free_slot_condition.notify()
             self.inflight_closure_count += 1
             return closure
