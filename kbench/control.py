@@ -23,7 +23,7 @@ ALIVE, DONE, FAILED, PREEMPTED = b'alive', b'done', b'failed ', b'preempted'
 
 # Seconds between signs of life, and without one until the other is lost.
 BEAT_SECS = 2.0
-LOST_SECS = 40.0
+LOST_SECS = 25.0
 # Seconds between two words of a process that waits.
 TELL_SECS = 10.0
 _CALL_SECS = 10.0

@@ -173,7 +173,12 @@ def _as_peer(job, params, run):
 
     others = [t for t in job.cluster.tasks() if t[0] != job.cluster.name]
     watch = control.StartWatch(others, params.cluster_timeout_secs)
-    return run(job, watch.end)
+
+    def met():
+        watch.end()
+        runtime.catch_sigterm()
+
+    return run(job, met)
 
 
 def last_checkpoint(params: params_lib.Params) -> str:

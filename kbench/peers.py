@@ -155,7 +155,12 @@ class PeerReplicas(replicas.Replicas):
             ]
         names = ', '.join(f'{name} at {where}' for name, where in missing)
         who = names or 'a worker'
-        return LostWorker(f'{who} is lost: an all-reduce failed ({text[:200]})')
+        # What follows is where in the program it was noticed.
+        reason = text.rpartition(') ')[2] or text
+        return LostWorker(
+            f'{who} is lost: an all-reduce failed ({reason[:200]}); a run '
+            'with the same --train_dir resumes from its last checkpoint'
+        )
 
     def check_same(self, value, what):
         """Compares a number over all workers.

@@ -15,7 +15,6 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 
-
 _log = logging.getLogger('kbench')
 
 

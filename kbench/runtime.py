@@ -122,6 +122,18 @@ def stop_requested() -> str | None:
     return _stop_reasons[0] if _stop_reasons else None
 
 
+def catch_sigterm() -> None:
+    """Lets SIGTERM ask for a stop, if this is the main thread.
+
+    TensorFlow's collectives catch the signal as they start, so this is
+    called again after that.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(
+            signal.SIGTERM, lambda *_: request_stop('SIGTERM received')
+        )
+
+
 @contextlib.contextmanager
 def stopping_on_sigterm() -> Iterator[None]:
     """Lets SIGTERM ask for a stop while it lasts, in the main thread."""
@@ -129,9 +141,8 @@ def stopping_on_sigterm() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(
-        signal.SIGTERM, lambda *_: request_stop('SIGTERM received')
-    )
+    before = signal.getsignal(signal.SIGTERM)
+    catch_sigterm()
     try:
         yield
     finally:

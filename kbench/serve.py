@@ -58,12 +58,30 @@ def _start_server(cluster, num_cpus, gpus):
 class _Preemption:
     """What SIGTERM asks for: a worker goes at once, a ps after a save."""
 
-    def __init__(self):
+    def __init__(self, cluster, listener):
         self.since = None
+        self._told = False
+        self._cluster, self._listener = cluster, listener
         signal.signal(signal.SIGTERM, self._note)
 
     def _note(self, *_):
         self.since = self.since or time.monotonic()
+
+    def check(self):
+        """Ends the process when that is due."""
+        from kbench import control
+
+        if self.since is None:
+            return
+        name = self._cluster.name
+        waited = time.monotonic() - self.since
+        if self._cluster.job == cluster_lib.WORKER or waited > _SAVE_SECS:
+            _log.warning('%s is preempted', name)
+            raise SystemExit(PREEMPTED_STATUS)
+        if not self._told:
+            self._told = True
+            _log.warning('%s is preempted: the chief saves first', name)
+            self._listener.tell(control.PREEMPTED)
 
 
 # Whether this process took part in a job: it has to `leave` then.
@@ -95,7 +113,6 @@ def serve(
     tf = runtime.import_tensorflow({})
     from kbench import control
 
-    preemption = _Preemption()
     on_gpu = kind != 'cpu' and bool(tf.config.list_physical_devices('GPU'))
     if kind == 'gpu' and not on_gpu:
         raise errors.UserError(
@@ -107,24 +124,10 @@ def serve(
         gpus if on_gpu and cluster.job != cluster_lib.PS else None,
     )
     listener = control.Listener(cluster.address, cluster.name, timeout_secs)
-    told = False
-
-    def check():
-        nonlocal told
-        if preemption.since is None:
-            return
-        waited = time.monotonic() - preemption.since
-        if cluster.job == cluster_lib.WORKER or waited > _SAVE_SECS:
-            _log.warning('%s is preempted', cluster.name)
-            raise SystemExit(PREEMPTED_STATUS)
-        if not told:
-            told = True
-            _log.warning('%s is preempted: the chief saves first', cluster.name)
-            listener.tell(control.PREEMPTED)
-
+    preemption = _Preemption(cluster, listener)
     chief = 'chief' if cluster.chief else 'worker 0, which is the chief'
     try:
-        listener.listen(chief, check)
+        listener.listen(chief, preemption.check)
     except errors.UserError:
         if preemption.since is not None:
             raise SystemExit(PREEMPTED_STATUS) from None

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from kbench import cluster as cluster_lib
-from kbench import collectives, errors, peers, scheduled
+from kbench import collectives, copies, errors, peers, scheduled
 from kbench.replicas import IndependentReplicas, Part, Replicas, SharedReplicas
 
 __all__ = ['Part', 'Replicas', 'Settings', 'create']
@@ -51,7 +51,7 @@ class Settings:
 def _create_shared(settings: Settings) -> Replicas:
     if settings.cluster is not None:
         return _create_scheduled(
-            settings, scheduled.Copies(staged=settings.staged)
+            settings, copies.Copies(staged=settings.staged)
         )
     strategy = tf.distribute.experimental.CentralStorageStrategy(
         compute_devices=list(settings.devices),
@@ -89,7 +89,7 @@ def _devices_of_workers(devices):
     return [f'/gpu:{index}' for index in range(len(devices))]
 
 
-def _create_scheduled(settings: Settings, copies: scheduled.Copies) -> Replicas:
+def _create_scheduled(settings: Settings, kept: copies.Copies) -> Replicas:
     cluster, devices = settings.cluster, list(settings.devices)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(
@@ -106,12 +106,12 @@ def _create_scheduled(settings: Settings, copies: scheduled.Copies) -> Replicas:
         num_workers=len(cluster.worker),
         num_ps=len(cluster.ps),
         synchronous=settings.synchronous,
-        copies=copies,
+        copies=kept,
     )
 
 
 def _create_refreshed(settings: Settings) -> Replicas:
-    return _create_scheduled(settings, scheduled.Copies(refresh=True))
+    return _create_scheduled(settings, copies.Copies(refresh=True))
 
 
 def _create_peers(settings: Settings) -> Replicas:

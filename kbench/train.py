@@ -269,15 +269,10 @@ def make_train_step(
         norm, finite = _apply_if_finite(
             loss_scale, gradients, lambda: apply(gradients, states)
         )
-        measured = [*measured]
-        measured += [math.nan] * (metrics.FINITE - len(measured))
+        unmeasured = [math.nan] * (metrics.FINITE - len(measured))
         factor = 1.0 if scale is None else scale
-        return tf.stack([*measured, finite, factor, norm])
+        return tf.stack([*measured, *unmeasured, finite, factor, norm])
 
-    return replicas.make_step(
-        read,
-        work,
-        update,
-        (state.weights, state.states),
-        tf.float16 if compress else tf.float32,
-    )
+    like = (state.weights, state.states)
+    dtype = tf.float16 if compress else tf.float32
+    return replicas.make_step(read, work, update, like, dtype)

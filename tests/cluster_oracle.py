@@ -90,7 +90,7 @@ def servers(addresses, cases):
     """Coordinates: trains every case on the first workers and servers."""
     import tensorflow as tf
 
-    from kbench import control, scheduled
+    from kbench import control, copies, scheduled
 
     tasks = [
         (f'{job} {index}', address)
@@ -113,7 +113,7 @@ def servers(addresses, cases):
             num_workers=case['workers'],
             num_ps=case['ps'],
             synchronous=case['kind'] != 'asynchronous',
-            copies=scheduled.Copies(
+            copies=copies.Copies(
                 refresh=case['kind'] == 'refresh',
                 staged=case['kind'] == 'staged',
             ),

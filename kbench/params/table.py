@@ -573,6 +573,7 @@ _GROUPS = {
             0,
             'Variables above this many bytes are divided among the parameter '
             'servers by rows; 0 keeps each on one.',
+            unbuilt=True,
         ),
         _int(
             'bytes_per_pack',
