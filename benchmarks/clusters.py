@@ -42,7 +42,7 @@ def _run(name, model, batch, steps):
         [*command, *flags], capture_output=True, text=True, check=False
     )
     total = _TOTAL.search(done.stdout)
-    fine = done.returncode == 0 and total and 'error' not in done.stderr
+    fine = done.returncode == 0 and total and 'error:' not in done.stderr
     if not fine:
         sys.stdout.write(f'{name}: status {done.returncode}\n{done.stderr}\n')
     return float(total.group(1)) if fine else None

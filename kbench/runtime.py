@@ -46,10 +46,10 @@ def silence_native_code() -> None:
     """Keeps native code off standard error for the rest of the process.
 
     In a cluster it reports every connection there. Python keeps writing to
-    standard error. `TF_CPP_MIN_LOG_LEVEL` in the environment asks for the
-    chatter, and leaves everything as it is.
+    standard error. A `TF_CPP_MIN_LOG_LEVEL` below 3 in the environment asks
+    for the chatter, and leaves everything as it is.
     """
-    if _LOG_LEVEL in os.environ or not _owns_stderr():
+    if chatter_wanted() or not _owns_stderr():
         return
     sys.stderr.flush()
     kept = os.dup(2)
@@ -81,7 +81,7 @@ def import_tensorflow(environment: Mapping[str, str]) -> Any:
         process is the way to ask for the chatter.
     """
     os.environ.update(environment)
-    chatter = _LOG_LEVEL in os.environ
+    chatter = chatter_wanted()
     os.environ.setdefault(_LOG_LEVEL, '3')
     # A thread pool of its own per GPU keeps input from delaying launches.
     os.environ.setdefault('TF_GPU_THREAD_MODE', 'gpu_private')

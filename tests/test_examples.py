@@ -16,9 +16,10 @@ _EXAMPLES = pathlib.Path(__file__).parents[1] / 'examples'
 _MODES = ('all_reduce', 'parameter_server', 'distributed_replicated')
 _YAML = sorted(_EXAMPLES.glob('*.yaml'))
 # Stands for python: shows what it would have been started with.
-_STUB = (
-    '#!/bin/bash\necho "$TF_CONFIG" | tr -d "\\n"; echo; printf "%s\\n" "$@"'
-)
+_STUB = r"""#!/bin/bash
+echo "$TF_CONFIG" | tr -d '\n'; echo
+printf '%s\n' "$@"
+"""
 
 
 def _params(tokens):
@@ -92,10 +93,8 @@ def test_kubernetes(path):
     if kinds == ['TFJob']:
         assert 'apiVersion: kubeflow.org/v1' in text
         roles = re.findall(r'^    (\w+):$', text, re.MULTILINE)
-        on_servers = 'all_reduce' not in path.name
-        assert roles == (
-            ['Chief', 'PS', 'Worker'] if on_servers else ['Worker']
-        )
+        alike = 'all_reduce' in path.name
+        assert roles == (['Worker'] if alike else ['Chief', 'PS', 'Worker'])
         each = len(tokens) // len(roles)
         for start in range(0, len(tokens), each):
             assert _params(tokens[start : start + each]).num_batches == 100
