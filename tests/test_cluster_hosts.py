@@ -18,15 +18,13 @@ def _ip(*words):
 
 
 def _remove():
+    # Links first: a namespace takes its own with it, but later.
+    links = [f'kbt{index}v' for index in range(_HOSTS)] + [_BRIDGE]
+    commands = [['ip', 'link', 'del', link] for link in links]
     for index in range(_HOSTS):
-        subprocess.run(
-            ['ip', 'netns', 'del', f'kbt{index}'],
-            check=False,
-            capture_output=True,
-        )
-    subprocess.run(
-        ['ip', 'link', 'del', _BRIDGE], check=False, capture_output=True
-    )
+        commands.append(['ip', 'netns', 'del', f'kbt{index}'])
+    for command in commands:
+        subprocess.run(command, check=False, capture_output=True)
 
 
 @pytest.fixture
