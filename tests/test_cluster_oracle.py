@@ -80,6 +80,7 @@ def _cases():
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
+@pytest.mark.slow
 def test_parameter_servers(start):
     addresses = launch.free_addresses(5)
     jobs = {'worker': addresses[:3], 'ps': addresses[3:]}
@@ -119,6 +120,7 @@ def test_parameter_servers(start):
         assert role.wait(20) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('workers', 'devices'), [(1, 1), (2, 1), (3, 1), (2, 2)]
 )
