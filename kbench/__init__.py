@@ -55,9 +55,17 @@ def run(**values: Any) -> Any:
 def run_params(params: Params) -> Any:
     """Runs kbench with parameters that are made already; see `run`."""
     reporting.route_logging()
+    if params.list_models is not None:
+        specs = models.list_specs(params.list_models)
+        if not specs:
+            raise params_lib.ParamsError(
+                f'--list_models={params.list_models}: no model has such a name'
+            )
+        reporting.out(models.format_table(specs, params.format == 'json'))
+        return None
     # What needs no TensorFlow is refused before the seconds it takes.
     models.get_spec(params.model)
-    if params_lib.is_real_data(params):
+    if params_lib.is_real_data(params) and not params.download:
         datasets.check_data_dir(
             params.data_dir,
             params.data_name,

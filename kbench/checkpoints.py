@@ -122,7 +122,13 @@ def load(path: str) -> dict[str, np.ndarray]:
             name: reader.get_tensor(name)
             for name in reader.get_variable_to_shape_map()
         }
-    except (OSError, ValueError, tf.errors.OpError) as error:
+    except (
+        OSError,
+        ValueError,
+        # What the reader makes of a data file that ends too early.
+        IndexError,
+        tf.errors.OpError,
+    ) as error:
         text = getattr(error, 'message', None) or str(error)
         raise CheckpointError(
             f'{path} cannot be read: {text.splitlines()[0]}'

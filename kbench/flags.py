@@ -41,8 +41,13 @@ def parse(argv: Sequence[str]) -> list[str]:
         ParamsError: unknown flag or a value of the wrong type.
     """
     define_flags()
+    # The one string that may stand without a value.
+    argv = [
+        '--list_models=*' if one in ('--list_models', '-list_models') else one
+        for one in argv
+    ]
     try:
-        return FLAGS(list(argv))[1:]
+        return FLAGS(argv)[1:]
     except flags.UnrecognizedFlagError as error:
         raise checks.unknown(error.flagname) from None
     except flags.IllegalFlagValueError as error:

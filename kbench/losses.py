@@ -1,6 +1,7 @@
 """Losses of classification, in float32 whatever the logits are."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -72,10 +73,44 @@ def is_decayed(path: str, decay_all: bool = False) -> bool:
     return decay_all or path.rpartition('/')[2] not in _EXEMPT
 
 
-def l2(weights: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Half the sum of squares of all weights, a float32 scalar."""
-    if not weights:
-        return tf.zeros([], tf.float32)
-    return tf.add_n(
-        [tf.nn.l2_loss(tf.cast(weight, tf.float32)) for weight in weights]
-    )
+class L2:
+    """factor / 2 * sum of squares, over the weights that decay.
+
+    Its gradient, factor * w, is added to gradients that are reduced already:
+    once whatever the number of replicas, never in float16, and without
+    keeping a copy of the weights through the backward pass.
+
+    Args:
+        factor: the weight decay; 0 for none.
+        decayed: per weight, whether it counts.
+    """
+
+    def __init__(self, factor: float = 0.0, decayed: Sequence[bool] = ()):
+        self._factor = factor
+        self._decayed = list(decayed) if factor else []
+
+    def loss(self, weights: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The term of the loss, a float32 scalar."""
+        used = [
+            tf.nn.l2_loss(tf.cast(weight, tf.float32))
+            for weight, counts in zip(weights, self._decayed, strict=False)
+            if counts
+        ]
+        if not used:
+            return tf.zeros([], tf.float32)
+        return self._factor * tf.add_n(used)
+
+    def add_gradients(
+        self, gradients: Sequence[tf.Tensor], weights: Sequence[Any]
+    ) -> list[tf.Tensor]:
+        """Gradients of the loss with the term, float32."""
+        if not self._decayed:
+            return list(gradients)
+        return [
+            gradient + self._factor * tf.cast(weight, tf.float32)
+            if counts
+            else gradient
+            for gradient, weight, counts in zip(
+                gradients, weights, self._decayed, strict=True
+            )
+        ]

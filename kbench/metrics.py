@@ -1,5 +1,6 @@
 """What a step measures."""
 
+import math
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -9,6 +10,25 @@ import tensorflow as tf
 # the gradients were finite, the loss scale of the step, and the global norm
 # of the gradients before clipping (NaN where it is not measured).
 LOSS, TOP_1, TOP_5, FINITE, LOSS_SCALE, GRADIENT_NORM = range(6)
+
+
+def vector(
+    measured: Sequence[tf.Tensor],
+    finite: tf.Tensor | float,
+    loss_scale: tf.Tensor | None,
+    gradient_norm: tf.Tensor,
+) -> tf.Tensor:
+    """Packs what a training step measured, float32 in the order above.
+
+    Args:
+        measured: the loss, and the accuracies where they are measured.
+        finite: 1.0 where the update was made.
+        loss_scale: of the step, None for 1.
+        gradient_norm: NaN where it is not measured.
+    """
+    scale = 1.0 if loss_scale is None else loss_scale
+    missing = [math.nan] * (FINITE - len(measured))
+    return tf.stack([*measured, *missing, finite, scale, gradient_norm])
 
 
 def top_k(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:

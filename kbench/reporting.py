@@ -144,6 +144,7 @@ class Progress:
             rich.progress.BarColumn(),
             rich.progress.MofNCompleteColumn(),
             rich.progress.TimeElapsedColumn(),
+            rich.progress.TimeRemainingColumn(),
             console=rich.console.Console(stderr=True),
             transient=True,
             # Lines for standard output go around the bar on a terminal, and

@@ -210,7 +210,17 @@ def _set_up_gpus(gpus, count, indices, memory_fraction):
             f'--{name}={value} asks for more than this machine has: '
             f'{len(gpus)} GPUs'
         )
-    tf.config.set_visible_devices([gpus[index] for index in chosen], 'GPU')
+    wanted = [gpus[index] for index in chosen]
+    try:
+        tf.config.set_visible_devices(wanted, 'GPU')
+    except RuntimeError:
+        # TensorFlow runs already: the first ones that it sees must do.
+        if tf.config.get_visible_devices('GPU')[:count] != wanted:
+            raise errors.UserError(
+                f'GPUs {chosen} come too late: TensorFlow runs in this '
+                'process already, with others'
+            ) from None
+        return [f'/gpu:{number}' for number in range(count)]
     if memory_fraction:
         for index in chosen:
             limit = int(memory_fraction * _gpu_memory_mib(index))

@@ -58,8 +58,6 @@ def make_compute(
     loss_fn: Callable,
     *,
     prepare: Callable = lambda images, labels: (images, labels),
-    decayed: Sequence[bool] = (),
-    weight_decay: float = 0.0,
     accuracy: bool = False,
     num_micro_batches: int = 1,
     xla: bool = False,
@@ -70,8 +68,6 @@ def make_compute(
         forward: from `make_forward`.
         loss_fn: outputs and labels to the mean loss, float32 scalar.
         prepare: images and labels as they come to what the model takes.
-        decayed: per weight, whether L2 counts it.
-        weight_decay: factor of L2.
         accuracy: whether top-1 and top-5 are measured.
         num_micro_batches: the batch is split into so many; their gradients
             are averaged.
@@ -88,13 +84,6 @@ def make_compute(
             tape.watch(weights)
             outputs, states = forward(weights, states, images, step, replica)
             loss = loss_fn(outputs, labels)
-            if weight_decay:
-                used = [
-                    weight
-                    for weight, counts in zip(weights, decayed, strict=True)
-                    if counts
-                ]
-                loss += weight_decay * losses.l2(used)
             scaled = loss if scale is None else loss * scale
         measured = metrics.accuracies(outputs, labels) if accuracy else []
         return tape.gradient(scaled, weights), [loss, *measured], states
@@ -226,6 +215,7 @@ def make_train_step(
     state: TrainState,
     loss_scale: Any,
     apply: Callable,
+    l2: losses.L2,
     compress_gradients: bool = False,
 ) -> Callable[[tuple], tf.Tensor]:
     """Makes one step of training over all replicas.
@@ -236,6 +226,7 @@ def make_train_step(
         state: what is trained.
         loss_scale: a `precision.LossScale`.
         apply: from `make_apply`.
+        l2: weight decay as part of the loss.
         compress_gradients: whether they travel in float16, if they travel;
             the loss scale must look for overflow then.
 
@@ -258,6 +249,7 @@ def make_train_step(
         gradients, measured, states = compute(
             weights, states, *batch, scale, step, replica
         )
+        measured[0] += l2.loss(weights)
         if compress:
             return gradients_lib.compress(gradients), measured, states
         return gradients_lib.unscale(gradients, scale), measured, states
@@ -266,12 +258,11 @@ def make_train_step(
         scale = loss_scale.value()
         if compress:
             gradients = gradients_lib.unscale(gradients, scale)
+        gradients = l2.add_gradients(gradients, state.weights)
         norm, finite = _apply_if_finite(
             loss_scale, gradients, lambda: apply(gradients, states)
         )
-        unmeasured = [math.nan] * (metrics.FINITE - len(measured))
-        factor = 1.0 if scale is None else scale
-        return tf.stack([*measured, *unmeasured, finite, factor, norm])
+        return metrics.vector(measured, finite, scale, norm)
 
     like = (state.weights, state.states)
     dtype = tf.float16 if compress else tf.float32

@@ -104,8 +104,6 @@ class Linear:
             compute=train.make_compute(
                 forward,
                 loss_fn,
-                decayed=[True],
-                weight_decay=weight_decay,
                 num_micro_batches=num_micro_batches,
                 xla=xla,
             ),
@@ -118,6 +116,7 @@ class Linear:
                 averages=self.averages,
                 clip=gradients.make_clip(*clip),
             ),
+            l2=losses.L2(weight_decay, [True]),
             compress_gradients=compress,
         )
 
@@ -208,8 +207,6 @@ class Tiny:
             losses.make_classification_loss(
                 label_smoothing=0.1, aux_loss_weight=0.4
             ),
-            decayed=decayed,
-            weight_decay=weight_decay,
             num_micro_batches=num_micro_batches,
             xla=xla,
         )
@@ -225,6 +222,7 @@ class Tiny:
                 averages=self.averages,
                 clip=gradients.make_clip(*clip),
             ),
+            l2=losses.L2(weight_decay, decayed),
             compress_gradients=compress,
         )
 

@@ -17,7 +17,9 @@ RINGS = {
     0.4: {'control', 'replicas'},
     0.6: {'peers', 'scheduled'},
     1: {
+        'augment',
         'averages',
+        'bad_images',
         'checkpoints',
         'datasets',
         'flags',
@@ -32,7 +34,7 @@ RINGS = {
         'strategies',
     },
     2: {'input', 'optimizers', 'reporting'},
-    3: {'evaluate', 'loop', 'serve', 'train'},
+    3: {'evaluate', 'input_benchmark', 'loop', 'serve', 'train'},
     # Which part of a cluster this process is.
     3.5: {'job'},
     4: {'benchmark'},

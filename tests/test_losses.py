@@ -61,14 +61,15 @@ def test_auxiliary_heads_count_with_their_weight(share):
 @pytest.mark.parametrize('dtype', ('float32', 'float16', 'bfloat16'))
 def test_l2_is_half_the_sum_of_squares_in_float32(dtype):
     weights = [tf.fill([300], tf.constant(20.0, dtype)), tf.ones([2], dtype)]
-    found = losses.l2(weights)
+    found = losses.L2(1.0, [True, True]).loss(weights)
     assert found.dtype == tf.float32
     # 120,000 does not exist in float16.
     assert float(found) == 60_000 + 1
 
 
 def test_l2_of_nothing_is_zero():
-    assert float(losses.l2([])) == 0
+    for l2 in (losses.L2(), losses.L2(0.5, [False])):
+        assert float(l2.loss([tf.ones([2])])) == 0
 
 
 @pytest.mark.parametrize('num_replicas', (1, 2))

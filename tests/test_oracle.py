@@ -18,6 +18,7 @@ from kbench import (
     strategies,
     train,
 )
+from kbench import losses as losses_lib
 
 MODES = ('parameter_server', 'replicated', 'independent')
 RATE, STEPS, GLOBAL_BATCH = 0.05, 6, 4
@@ -76,6 +77,7 @@ def _run(mode, num_replicas, optimizer):
         ),
         state=state,
         loss_scale=loss_scale,
+        l2=losses_lib.L2(),
         apply=train.make_apply(
             state=state,
             optimizer=rule,

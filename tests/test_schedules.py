@@ -233,7 +233,7 @@ RUN = dict(
         (dict(init_learning_rate=0.25), 0.25),
         (dict(), 0.005),
         (
-            # 1,440 digits to train with: 180 steps of 8.
+            # 1,442 digits to train with: 180 whole steps of 8.
             dict(learning_rate=0.18, num_learning_rate_warmup_epochs=1.0),
             0.001,
         ),

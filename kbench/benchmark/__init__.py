@@ -6,7 +6,7 @@ from collections.abc import Callable
 from kbench import job as job_lib
 from kbench import losses, reporting
 from kbench import params as params_lib
-from kbench.benchmark import evaluation, training
+from kbench.benchmark import evaluation, inputs, training
 from kbench.benchmark import program as program_lib
 from kbench.benchmark.result import Result
 
@@ -39,6 +39,8 @@ def run(
     if params.list_weight_decay:
         _list_weight_decay(program)
         return None
+    if params.benchmark_input:
+        return inputs.run(program)
     if params.eval:
         return evaluation.run(program)
     if params.forward_only:

@@ -2,20 +2,31 @@
 
 import dataclasses
 import itertools
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from kbench import datasets, errors, models, preprocessing, strategies
+from kbench import (
+    augment,
+    datasets,
+    errors,
+    loop,
+    models,
+    preprocessing,
+    strategies,
+)
 from kbench import input as input_lib
 from kbench import params as params_lib
 
-# Data sets that can be made up: classes, images to train and to evaluate.
+_log = logging.getLogger('kbench')
+
+# Data sets that can be made up: classes, images to train on.
 _SYNTHETIC = {
-    'imagenet': (1000, 1_281_167, 50_000),
-    'cifar10': (10, 50_000, 10_000),
-    'cifar100': (100, 50_000, 10_000),
+    'imagenet': (1000, 1_281_167),
+    'cifar10': (10, 50_000),
+    'cifar100': (100, 50_000),
 }
 
 
@@ -43,15 +54,22 @@ def open_data(params: params_lib.Params) -> Data:
         name = params.data_name
         if name is None:
             name = models.get_spec(params.model).dataset
-        num_classes, num_train, num_eval = _SYNTHETIC[name]
+        num_classes, num_train = _SYNTHETIC[name]
         return Data(
             name=f'{name} (synthetic)',
             dataset=None,
-            num_classes=num_classes,
-            num_examples=num_eval if params.eval else num_train,
+            num_classes=params.num_classes or num_classes,
+            num_examples=params.num_train_examples or num_train,
             image_dataset='cifar10' if name.startswith('cifar') else name,
         )
-    dataset = datasets.open_dataset(params.data_dir, params.data_name)
+    dataset = datasets.open_dataset(
+        params.data_dir,
+        params.data_name,
+        num_classes=params.num_classes,
+        num_train_examples=params.num_train_examples,
+        num_eval_examples=params.num_eval_examples,
+        download=params.download,
+    )
     return Data(
         name=dataset.name,
         dataset=dataset,
@@ -113,8 +131,17 @@ def _synthetic_batch(program: Any) -> Any:
     return program.replicas.constant(batch)
 
 
-def _input_config(program: Any, part: strategies.Part) -> input_lib.InputConfig:
+def input_config(
+    program: Any, part: strategies.Part | None = None
+) -> input_lib.InputConfig:
+    """The input pipeline that the parameters ask for.
+
+    Args:
+        program: the objects of the run.
+        part: what of the data; None for the part of this process.
+    """
     params = program.params
+    part = part or _own_part(program)
     return input_lib.InputConfig(
         distortions=params.distortions,
         resize_method=params.resize_method,
@@ -123,53 +150,130 @@ def _input_config(program: Any, part: strategies.Part) -> input_lib.InputConfig:
         distort_color_in_yiq=params.distort_color_in_yiq,
         cache_data=params.cache_data,
         batch_group_size=params.batch_group_size,
+        augment=augment.AugmentConfig(
+            policy=params.augment,
+            random_erasing=params.random_erasing,
+            mixup=params.mixup,
+            cutmix=params.cutmix,
+        ),
+        data_service=params.data_service,
         num_replicas=part.num_replicas,
         shard_index=part.index,
         num_shards=part.count,
     )
 
 
-def train_batches(program: Any, steps_seen: int) -> Iterator:
-    """Training batches, from the first that was not seen on."""
-    if program.data.dataset is None:
-        return itertools.repeat(_synthetic_batch(program))
-    return _named_errors(
-        program.replicas.distribute(
+def _own_part(program: Any) -> strategies.Part:
+    replicas = program.replicas
+    return strategies.Part(
+        replicas.worker, replicas.num_workers, len(replicas.devices)
+    )
+
+
+class Batches:
+    """The batches of a run.
+
+    An error of the data says which file and which image it is about.
+
+    Args:
+        program: the objects of the run.
+    """
+
+    def __init__(self, program: Any):
+        self._program = program
+        self._split = _split(program.params)
+        self._bad_images = None
+        if program.params.skip_bad_images:
+            self._bad_images = input_lib.BadImages()
+
+    @property
+    def skipped_images(self) -> int:
+        """Images that could not be read and were skipped."""
+        return self._bad_images.count if self._bad_images else 0
+
+    def train(self, steps_seen: int) -> Iterator:
+        """Training batches, from the first that was not seen on."""
+        program = self._program
+        if program.data.dataset is None:
+            return itertools.repeat(_synthetic_batch(program))
+        count = len(program.replicas.devices)
+        start = steps_seen * count
+        stream = {
+            'config': input_config(program),
+            'batch_size': program.per_replica_step_size,
+            'seed': program.params.tf_random_seed,
+        }
+        batches = program.replicas.distribute(
             lambda part: input_lib.create_train_dataset(
                 program.data.dataset,
-                config=_input_config(program, part),
                 image_size=program.image_size,
-                batch_size=program.per_replica_step_size,
-                seed=program.params.tf_random_seed,
-                start_batch=(steps_seen + part.steps) * part.num_replicas,
-                split=_split(program.params),
+                start_batch=start + part.steps * count,
+                split=self._split,
+                bad_images=self._bad_images,
+                **(stream | {'config': input_config(program, part)}),
             )
         )
-    )
+        return self._with_named_errors(batches, start, stream)
 
-
-def eval_batches(program: Any) -> Iterator:
-    """Batches with every image of the split once, padding marked."""
-    return _named_errors(
-        program.replicas.distribute(
+    def eval(self) -> Iterator:
+        """Every image of the split once, padding marked."""
+        program = self._program
+        batches = program.replicas.distribute(
             lambda part: input_lib.create_eval_dataset(
                 program.data.dataset,
-                config=_input_config(program, part),
+                config=input_config(program, part),
                 image_size=program.image_size,
                 batch_size=program.per_replica_batch_size,
-                split=_split(program.params),
+                split=self._split,
+                bad_images=self._bad_images,
             )
         )
-    )
+        return self._with_named_errors(batches, 0, {})
+
+    def _with_named_errors(self, batches, received, stream) -> Iterator:
+        program = self._program
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            except tf.errors.OpError as error:
+                text = input_lib.describe_data_error(
+                    error,
+                    program.data.dataset,
+                    split=self._split,
+                    start_batch=received,
+                    **stream,
+                )
+                raise errors.UserError(text) from None
+            received += len(program.replicas.devices)
+            yield batch
 
 
-def _named_errors(batches: Iterator) -> Iterator:
-    """The same batches; an error says which file and image it is about."""
-    while True:
-        try:
-            batch = next(batches)
-        except StopIteration:
-            return
-        except tf.errors.OpError as error:
-            raise errors.UserError(error.message) from None
-        yield batch
+# Share of the time that a step may wait for images before that is advised on.
+_MAX_WAIT_SHARE = 0.05
+
+
+def report_input(program: Any, record: loop.Record, batches: Batches) -> None:
+    """Says how long the timed steps waited for images, and what was skipped.
+
+    Args:
+        program: the objects of the run.
+        record: of the timed steps.
+        batches: what they consumed.
+    """
+    if program.data.dataset is None:
+        return
+    share = sum(record.input_wait_sec) / sum(record.step_times_sec)
+    _log.info('the steps waited for images %.1f %% of their time', 100 * share)
+    if share > _MAX_WAIT_SHARE:
+        _log.warning(
+            'the input is too slow for the model: see which stage with '
+            '--benchmark_input, try --cache_data, or give the work to others '
+            'with --data_service'
+        )
+    if batches.skipped_images:
+        _log.warning(
+            '%d images could not be read and were skipped',
+            batches.skipped_images,
+        )

@@ -57,6 +57,7 @@ def run(program: program_lib.Program) -> result_lib.Result:
     _log.info('evaluating the %s of %s', which, path)
     step = evaluate.make_eval_step(program.replicas, _make_infer(program))
     total = program.data.num_examples
+    batches = data_lib.Batches(program)
     with reporting.Progress().stage('evaluating', total=total) as stage:
         done = 0
 
@@ -65,11 +66,16 @@ def run(program: program_lib.Program) -> result_lib.Result:
             stage.advance(num_images - done)
             done = num_images
 
-        found = evaluate.run(step, data_lib.eval_batches(program), on_step)
-    if found.num_images != total:
+        found = evaluate.run(step, batches.eval(), on_step)
+    if found.num_images + batches.skipped_images != total:
         raise errors.UserError(
             f'{found.num_images} images were evaluated where {total} were '
             f'announced by {program.data.name}'
+        )
+    if batches.skipped_images:
+        _log.warning(
+            '%d images could not be read and were skipped',
+            batches.skipped_images,
         )
     reporting.out(
         reporting.evaluation_line(
@@ -81,6 +87,7 @@ def run(program: program_lib.Program) -> result_lib.Result:
         mode='evaluation',
         model=program.spec.name,
         images_per_sec=found.images_per_sec,
+        skipped_images=batches.skipped_images,
         checkpoint=path,
         step=int(values.get('global_step', 0)),
         evaluation=found,
@@ -106,7 +113,8 @@ def run_forward_only(program: program_lib.Program) -> result_lib.Result:
     )
     reporting.out(program_lib.header(program, 'forward-only', None))
     record = loop.Record(program.global_batch_size)
-    batches = data_lib.train_batches(program, 0)
+    source = data_lib.Batches(program)
+    batches = source.train(0)
     lag = program.lag
     progress = reporting.Progress()
     warmup = program_lib.warmup_steps(program)
@@ -128,6 +136,7 @@ def run_forward_only(program: program_lib.Program) -> result_lib.Result:
     with progress.stage('inferring', total=count) as stage:
         loop.run(loop.run_steps(step, batches, count, lag), record, on_step)
     reporting.out(reporting.total_lines(record.images_per_sec()))
+    data_lib.report_input(program, record, source)
     return result_lib.Result(
         mode='forward-only',
         model=program.spec.name,

@@ -221,7 +221,7 @@ def header(program: Program, mode: str, rate: float | None) -> str:
     rows += [
         ('Devices', f'{_all_devices(replicas)}'),
         ('Data format', program.data_format),
-        ('Precision', program.precision.policy),
+        ('Precision', _precision_text(program)),
     ]
     if rate is not None:
         in_loss = params.weight_decay and not decays_weights(params)
@@ -243,6 +243,21 @@ def _all_devices(replicas: strategies.Replicas) -> list[str]:
         for worker in range(replicas.num_workers)
         for device in replicas.devices
     ]
+
+
+def _precision_text(program: Program) -> str:
+    text, params = program.precision.policy, program.params
+    if program.precision.can_overflow and not (
+        params.eval or params.forward_only
+    ):
+        kind = 'dynamic' if params.fp16_enable_auto_loss_scale else 'fixed'
+        text += f', {kind} loss scale {loss_scale(program):g}'
+    return text
+
+
+def loss_scale(program: Program) -> float:
+    """The loss scale that a training begins with."""
+    return program.params.fp16_loss_scale or program.spec.loss_scale
 
 
 def decays_weights(params: params_lib.Params) -> bool:

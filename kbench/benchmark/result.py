@@ -40,6 +40,7 @@ class Result:
     step_times_sec: tuple[float, ...] = ()
     input_wait_sec: tuple[float, ...] = ()
     skipped_steps: int = 0
+    skipped_images: int = 0
     loss_scale: float = 1.0
     step: int = 0
     first_bad_step: int | None = None

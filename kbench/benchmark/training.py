@@ -2,7 +2,7 @@
 
 import logging
 import math
-import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from kbench.benchmark import data as data_lib
 from kbench.benchmark import plan
 from kbench.benchmark import program as program_lib
 from kbench.benchmark import result as result_lib
+from kbench.benchmark import saver as saver_lib
 
 _log = logging.getLogger('kbench')
 
@@ -79,7 +80,7 @@ class Training:
                 program.decayed,
             )
             self._loss_scale = precision.LossScale(
-                params.fp16_loss_scale or program.spec.loss_scale,
+                program_lib.loss_scale(program),
                 dynamic=params.fp16_enable_auto_loss_scale,
                 growth_steps=params.fp16_inc_loss_scale_every_n,
                 can_overflow=program.precision.can_overflow
@@ -105,8 +106,6 @@ class Training:
                 aux_loss_weight=program.spec.aux_loss_weight,
             ),
             prepare=data_lib.make_prepare(program),
-            decayed=program.decayed,
-            weight_decay=params.weight_decay if in_loss else 0.0,
             accuracy=params.print_training_accuracy,
             num_micro_batches=params.num_grad_accumulation,
             xla=params.xla,
@@ -126,6 +125,9 @@ class Training:
             state=self.state,
             loss_scale=self._loss_scale,
             apply=apply,
+            l2=losses.L2(
+                params.weight_decay if in_loss else 0.0, program.decayed
+            ),
             compress_gradients=params.fp16_compress_gradients,
         )
 
@@ -148,20 +150,28 @@ class Training:
             named |= self._averages.variables
         return named
 
-    def save(self) -> str:
-        """Writes a checkpoint of everything; returns its path."""
-        params = self.program.params
-        if not self.program.replicas.is_chief:
-            return checkpoints.path_of(params.train_dir, self.step())
+    def take(self) -> dict[str, np.ndarray]:
+        """Copies everything that a checkpoint holds.
+
+        Raises:
+            CheckpointError: with stop_on_nan, values that are not finite.
+        """
         values = checkpoints.snapshot(
             self._variables() | self._loss_scale.variables
         )
         values[_POSITION] = np.int64(self.steps_seen)
-        if params.stop_on_nan:
+        if self.program.params.stop_on_nan:
             checkpoints.check_finite(values, self.steps_seen)
+        return values
+
+    def write(self, values: Mapping[str, np.ndarray]) -> str:
+        """Writes what `take` returned; returns the path."""
+        params = self.program.params
+        if not self.program.replicas.is_chief:
+            return checkpoints.path_of(params.train_dir, int(values[_STEP]))
         return checkpoints.save(
             params.train_dir,
-            self.step(),
+            int(values[_STEP]),
             values,
             keep=params.max_ckpts_to_keep,
         )
@@ -201,6 +211,13 @@ class Training:
                 path, values, scale, what='the loss scale', exact=False
             )
         self.steps_seen = int(values[_POSITION])
+        _log.info('resuming from %s at step %d', path, self.step())
+        replicas = program.replicas
+        if replicas.num_replicas > 1 and not replicas.share_gradients:
+            _log.warning(
+                'the checkpoint holds the copy of the first replica: all go '
+                'on from that one'
+            )
 
 
 def run(program: program_lib.Program) -> result_lib.Result:
@@ -215,7 +232,6 @@ def run(program: program_lib.Program) -> result_lib.Result:
     path = checkpoints.latest(params.train_dir) if params.train_dir else None
     if path is not None:
         training.restore(path)
-        _log.info('resuming from %s at step %d', path, training.step())
     if params.train_dir:
         program.replicas.check_same(training.steps_seen, 'the checkpoint')
         if program.replicas.is_chief:
@@ -240,9 +256,12 @@ def run(program: program_lib.Program) -> result_lib.Result:
         stop_on_nan=params.stop_on_nan,
         warn=_log.warning,
     )
-    _run_steps(training, record, watch, warmup, timed)
-    path = training.save() if params.train_dir else None
+    batches = data_lib.Batches(program)
+    _run_steps(training, record, watch, batches, (warmup, timed))
+    path = training.write(training.take()) if params.train_dir else None
     reporting.out(reporting.total_lines(record.images_per_sec()))
+    data_lib.report_input(program, record, batches)
+    _report_trouble(record, watch)
     _tell_local_figure(program, record)
     program.replicas.finish()
     reason = training.stopped
@@ -251,23 +270,27 @@ def run(program: program_lib.Program) -> result_lib.Result:
             f'{reason}: ended after step {training.step()}; '
             + (f'saved {path}' if path else 'nothing saved: no --train_dir')
         )
+    return _result(training, record, watch, batches, path)
+
+
+def _report_trouble(record, watch) -> None:
     if watch.skipped_steps:
         _log.warning(
-            '%d of %d steps overflowed and were skipped',
+            '%d steps overflowed and were skipped; the loss scale is %g',
             watch.skipped_steps,
-            warmup + timed,
+            record.metrics[-1][metrics.LOSS_SCALE],
         )
     if watch.first_bad_step is not None:
         _log.warning(
             'the loss was not finite from step %d on', watch.first_bad_step
         )
-    return _result(training, record, watch, path)
 
 
-def _run_steps(training, record, watch, warmup, timed) -> None:
+def _run_steps(training, record, watch, batches, length) -> None:
     program, params = training.program, training.program.params
+    warmup, timed = length
     step = training.make_step()
-    batches = data_lib.train_batches(program, training.steps_seen)
+    batches = batches.train(training.steps_seen)
     lag = program.lag
     progress = reporting.Progress()
 
@@ -287,7 +310,7 @@ def _run_steps(training, record, watch, warmup, timed) -> None:
             see(finished)
     if training.stopped is not None:
         return
-    saver = _Saver(training)
+    saver = saver_lib.Saver(training)
 
     def on_step(number, finished):
         see(finished)
@@ -326,40 +349,12 @@ def _tell_local_figure(program, record) -> None:
     )
 
 
-class _Saver:
-    """Saves in the middle of a training."""
-
-    def __init__(self, training: Training):
-        self._training = training
-        self._start = training.steps_seen
-        self._last = time.monotonic()
-        self._due = None
-
-    def is_due(self, number: int) -> bool:
-        """Whether a checkpoint follows the timed step of this number."""
-        params = self._training.program.params
-        every = params.save_model_steps
-        waited = time.monotonic() - self._last
-        if params.train_dir and (
-            (every and (self._start + number) % every == 0)
-            or 0 < params.save_model_secs <= waited
-        ):
-            self._due = number
-        return self._due == number
-
-    def after(self, number: int) -> None:
-        """Saves if that was due after the step of this number."""
-        if self._due == number:
-            self._training.save()
-            self._last = time.monotonic()
-
-
 def _column(record, column):
     values = (float(vector[column]) for vector in record.metrics)
     return tuple(value for value in values if not math.isnan(value))
 
 
-def _result(training, record, watch, path) -> result_lib.Result:
+def _result(training, record, watch, batches, path) -> result_lib.Result:
     last = record.metrics[-1]
     return result_lib.Result(
         mode='training',
@@ -373,6 +368,7 @@ def _result(training, record, watch, path) -> result_lib.Result:
         step_times_sec=tuple(record.step_times_sec),
         input_wait_sec=tuple(record.input_wait_sec),
         skipped_steps=training.skipped_steps(),
+        skipped_images=batches.skipped_images,
         loss_scale=float(last[metrics.LOSS_SCALE]),
         step=training.step(),
         first_bad_step=watch.first_bad_step,

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 
+from kbench import errors, runtime
 from kbench.datasets import digits, image_folder, writer
 
 _log = logging.getLogger('kbench')
@@ -18,7 +19,7 @@ _log = logging.getLogger('kbench')
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:
-        raise ValueError(f'kbench prepare: {message}')
+        raise errors.UserError(f'kbench prepare: {message}')
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -56,11 +57,11 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _check(options: argparse.Namespace) -> None:
     if options.num_shards is not None and not 1 <= options.num_shards <= 99999:
-        raise ValueError(
+        raise errors.UserError(
             f'num_shards is {options.num_shards}, legal are 1 to 99999'
         )
     if not 0.0 <= options.validation_fraction < 1.0:
-        raise ValueError(
+        raise errors.UserError(
             f'validation_fraction is {options.validation_fraction}, legal are '
             '0 and more, below 1'
         )
@@ -79,7 +80,7 @@ def main(
         The exit status, 0.
 
     Raises:
-        ValueError: in one line, what is wrong with which argument or file.
+        UserError: in one line, what is wrong with which argument or file.
     """
     options = _parse(argv)
     if options.data_name == 'digits':
@@ -92,6 +93,7 @@ def main(
         num_shards=options.num_shards,
         seed=options.seed,
         progress=progress,
+        before_writing=lambda: runtime.import_tensorflow({}),
     )
     return 0
 
@@ -140,11 +142,11 @@ def _encode(item: writer.Item) -> tuple[bytes, int, int]:
             encoded = file.read()
         shape = preprocessing.decode(tf.constant(encoded)).shape
     except OSError as error:
-        raise ValueError(
+        raise errors.UserError(
             f'{item.path} cannot be read: {error.strerror}'
         ) from None
     except tf.errors.InvalidArgumentError:
-        raise ValueError(
+        raise errors.UserError(
             f'{item.path} cannot be decoded: expected a whole JPEG, PNG, GIF '
             'or BMP'
         ) from None

@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 
+from kbench import errors
 from kbench.datasets import spec
 
 EXTENSIONS = ('.jpg', '.jpeg', '.png', '.bmp', '.gif')
@@ -53,6 +54,11 @@ def find_splits(folder: str) -> dict[str, str]:
     return splits
 
 
+def is_image_folder(folder: str) -> bool:
+    """Tells whether a folder holds images by class, or splits of such."""
+    return bool(find_splits(folder) or find_classes(folder))
+
+
 def scan_image_folder(
     image_dir: str, fraction: float = HELD_OUT
 ) -> ImageFolder:
@@ -67,10 +73,10 @@ def scan_image_folder(
         fraction: held out of each class, 0 and more, below 1.
 
     Raises:
-        ValueError: no images there, or the splits disagree on the classes.
+        UserError: no images there, or the splits disagree on the classes.
     """
     if not os.path.isdir(image_dir):
-        raise ValueError(f'image_dir {image_dir} is not a folder')
+        raise errors.UserError(f'image_dir {image_dir} is not a folder')
     try:
         folders = find_splits(image_dir)
         if folders:
@@ -78,11 +84,11 @@ def scan_image_folder(
         classes = find_classes(image_dir)
         everything = _list_images(image_dir, classes)
     except OSError as error:
-        raise ValueError(
+        raise errors.UserError(
             f'{error.filename} cannot be read: {error.strerror}'
         ) from None
     if not everything:
-        raise ValueError(
+        raise errors.UserError(
             f'{image_dir} holds no images: expected a sub-folder for each '
             f'class, with files {", ".join(EXTENSIONS)}'
         )
@@ -103,7 +109,7 @@ def _scan_splits(image_dir: str, folders: dict[str, str]) -> ImageFolder:
     for split, names in classes.items():
         strange = sorted(set(names) - set(known))
         if strange:
-            raise ValueError(
+            raise errors.UserError(
                 f'{image_dir} has class {strange[0]} in {split} but not in '
                 'train: the splits must have the same classes'
             )
@@ -127,11 +133,14 @@ def _list_images(folder: str, classes: list[str]) -> list[tuple[str, int]]:
     ]
 
 
-def open_image_folder(data_dir: str, num_classes: int | None) -> spec.Dataset:
+def open_image_folder(
+    data_dir: str, data_name: str | None, num_classes: int | None
+) -> spec.Dataset:
     """Opens a folder of images as a dataset."""
+    del data_name
     folder = scan_image_folder(data_dir)
     if num_classes is not None and num_classes < len(folder.classes):
-        raise ValueError(
+        raise errors.UserError(
             f'num_classes is {num_classes} but {data_dir} holds '
             f'{len(folder.classes)} classes: legal are that many and more'
         )

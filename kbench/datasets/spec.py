@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+from kbench import errors
+
 TRAIN = 'train'
 VALIDATION = 'validation'
 # What people call the held-out images.
@@ -77,11 +79,14 @@ class Dataset:
         """Returns a split; `test` and `validation` name the same images.
 
         Raises:
-            ValueError: there are no such images; says which there are.
+            UserError: there are no such images; says which there are.
         """
-        for candidate in (name, SPLIT_NAMES.get(name)):
-            if candidate in self.splits:
-                return self.splits[candidate]
+        if name in self.splits:
+            return self.splits[name]
+        wanted = SPLIT_NAMES.get(name)
+        for alias, canonical in SPLIT_NAMES.items():
+            if canonical == wanted and alias in self.splits:
+                return self.splits[alias]
         where = self.data_dir or f'the embedded set {self.name}'
         expected = (
             f': expected {SPLIT_NAMES.get(name, name)}-* shards'
@@ -89,7 +94,7 @@ class Dataset:
             else ''
         )
         legal = ', '.join(sorted(self.splits)) or 'none'
-        raise ValueError(
+        raise errors.UserError(
             f'no {name} images in {where}{expected}; splits present: {legal}'
         )
 

@@ -9,6 +9,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
+from kbench import errors
 from kbench.datasets import spec
 
 # Encoded images that wait in the shuffle buffer: a bound in bytes keeps the
@@ -61,11 +62,14 @@ def train_records(
             records = _shuffled_indices(part, key, every, offset)
         else:
             records = _shuffled_files(part, files, key, every, offset)
+        # Numbered within the epoch, so that whoever reads an epoch (a tf.data
+        # service deals them out) gives an image the same number.
+        records = records.enumerate(start=epoch * count)
         already = tf.where(epoch == first_epoch, skipped, 0)
         return records.skip(tf.cast(already, tf.int64))
 
     epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
-    return epochs.flat_map(epoch_records).enumerate(start=start_record)
+    return epochs.flat_map(epoch_records)
 
 
 def ordered_records(part: spec.Split) -> tf.data.Dataset:
@@ -103,7 +107,7 @@ def _share_count(
         total = part.num_records
     count = len(range(offset, total, every))
     if count == 0:
-        raise ValueError(
+        raise errors.UserError(
             f'{every} workers cannot share {total} {part.name} images: there '
             'must be one image for each'
         )
@@ -176,6 +180,7 @@ class Reader:
         """Takes what the records refer to into memory."""
         self._dataset = dataset
         self._images = None if part.images is None else _shared(part.images)
+        self._files = tf.constant(part.files, tf.string)
         self._labels = None if part.labels is None else _shared(part.labels)
 
     def __call__(
@@ -190,6 +195,12 @@ class Reader:
         if self._dataset.kind == 'arrays':
             image = tf.gather(self._images, record)
             return image, tf.gather(self._labels, record), tf.zeros([0, 4])
+        if self._dataset.kind == 'image_folder':
+            encoded = tf.io.read_file(tf.gather(self._files, record))
+            return encoded, tf.gather(self._labels, record), tf.zeros([0, 4])
+        if self._dataset.parser is not None:
+            encoded, label = self._dataset.parser(record)
+            return encoded, tf.cast(label, tf.int32), tf.zeros([0, 4])
         features = tf.io.parse_single_example(record, _FEATURES)
         boxes = tf.stack(
             [

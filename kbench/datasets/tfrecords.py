@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent import futures
 
+from kbench import errors
 from kbench.datasets import spec
 
 INDEX_NAME = '.kbench_index.json'
@@ -32,7 +33,7 @@ def find_shards(data_dir: str, split: str) -> list[str]:
     `<split>-*` is looked for in `data_dir` and in `data_dir/<split>`.
 
     Raises:
-        ValueError: the folder cannot be read.
+        UserError: the folder cannot be read.
     """
     found = []
     for folder in (data_dir, os.path.join(data_dir, split)):
@@ -41,7 +42,7 @@ def find_shards(data_dir: str, split: str) -> list[str]:
         try:
             names = os.listdir(folder)
         except OSError as error:
-            raise ValueError(
+            raise errors.UserError(
                 f'data_dir {folder} cannot be read: {error.strerror}'
             ) from None
         found += [
@@ -60,12 +61,12 @@ def check_shards(data_dir: str, split: str) -> list[str]:
     Warns of empty shards and of gaps in `-of-01024`.
 
     Raises:
-        ValueError: all shards are empty.
+        UserError: all shards are empty.
     """
     shards = find_shards(data_dir, split)
     empty = [path for path in shards if os.path.getsize(path) == 0]
     if shards and len(empty) == len(shards):
-        raise ValueError(
+        raise errors.UserError(
             f'all {len(shards)} {split} shards in {data_dir} are empty '
             '(0 bytes): write them again'
         )
@@ -101,7 +102,7 @@ def count_records(path: str) -> int:
     """Returns the number of records of a TFRecord file.
 
     Raises:
-        ValueError: the file ends inside a record, or is no TFRecord file.
+        UserError: the file ends inside a record, or is no TFRecord file.
     """
     return sum(1 for _ in iterate_offsets(path))
 
@@ -115,16 +116,16 @@ def iterate_offsets(path: str) -> Iterator[tuple[int, int]]:
             file.seek(offset)
             header = file.read(12)
             if len(header) < 12:
-                raise ValueError(_truncated(path, offset, size))
+                raise errors.UserError(_truncated(path, offset, size))
             length, crc = struct.unpack('<QI', header)
             if crc != _masked_crc32c(header[:8]):
-                raise ValueError(
+                raise errors.UserError(
                     f'{path} is not a TFRecord file or is corrupted: bad '
                     f'record header at byte {offset}'
                 )
             end = offset + 12 + length + 4
             if end > size:
-                raise ValueError(_truncated(path, offset, size))
+                raise errors.UserError(_truncated(path, offset, size))
             yield offset + 12, length
             offset = end
 
@@ -183,13 +184,13 @@ def _label(example_pb2, payload: bytes, path: str, record: int) -> int:
     except message.DecodeError:
         features = {}
     if 'image/encoded' not in features:
-        raise ValueError(
+        raise errors.UserError(
             f'{path} record {record} is no image: expected the features '
             'image/encoded and image/class/label'
         )
     values = features['image/class/label'].int64_list.value
     if len(values) != 1:
-        raise ValueError(
+        raise errors.UserError(
             f'{path} record {record} has {len(values)} values in '
             'image/class/label, expected 1'
         )
@@ -250,7 +251,7 @@ def read_metadata(data_dir: str) -> dict:
     """Returns what `kbench prepare` wrote into dataset.json, or nothing.
 
     Raises:
-        ValueError: there is such a file and it cannot be understood.
+        UserError: there is such a file and it cannot be understood.
     """
     path = os.path.join(data_dir, METADATA_NAME)
     if not os.path.exists(path):
@@ -259,9 +260,9 @@ def read_metadata(data_dir: str) -> dict:
         with open(path) as file:
             metadata = json.load(file)
     except (OSError, ValueError) as error:
-        raise ValueError(f'{path} cannot be read: {error}') from None
+        raise errors.UserError(f'{path} cannot be read: {error}') from None
     if not isinstance(metadata, dict) or 'classes' not in metadata:
-        raise ValueError(
+        raise errors.UserError(
             f'{path} was not written by `kbench prepare`: it names no classes'
         )
     return metadata
@@ -276,7 +277,7 @@ def open_tfrecords(
     off dataset.json or off the labels themselves.
 
     Raises:
-        ValueError: nothing to read, a damaged shard, labels out of range.
+        UserError: nothing to read, a damaged shard, labels out of range.
     """
     metadata = read_metadata(data_dir)
     scans = {}
@@ -320,7 +321,7 @@ def _label_convention(
     lows = [entry['low'] for entry in entries if entry['low'] is not None]
     highs = [entry['high'] for entry in entries if entry['high'] is not None]
     if not lows:
-        raise ValueError(f'no records in the shards of {data_dir}')
+        raise errors.UserError(f'no records in the shards of {data_dir}')
     offset = 0 if min(lows) <= 0 else 1
     classes = max(highs) - offset + 1
     # A part of ImageNet rarely shows all its classes.
@@ -340,7 +341,7 @@ def _check_labels(
             if label is None:
                 continue
             if not offset <= label < num_classes + offset:
-                raise ValueError(
+                raise errors.UserError(
                     f'{path} has label {label}, legal are {offset} to '
                     f'{num_classes + offset - 1} for {num_classes} classes'
                 )

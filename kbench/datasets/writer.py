@@ -11,6 +11,7 @@ import os
 import random
 from collections.abc import Callable
 
+from kbench import errors
 from kbench.datasets import spec, tfrecords
 
 # Below this side, in pixels, images are for the CIFAR models.
@@ -67,6 +68,7 @@ def write_dataset(
     num_shards: int | None,
     seed: int,
     progress: Callable[[str], None],
+    before_writing: Callable[[], object] = lambda: None,
 ) -> None:
     """Writes the shards that are missing, then dataset.json.
 
@@ -76,9 +78,11 @@ def write_dataset(
         num_shards: of training; evaluation gets its share of them.
         seed: of the order of the images.
         progress: is told in one line what has been done.
+        before_writing: called where there is something to write, before
+            TensorFlow is imported.
 
     Raises:
-        ValueError: the folder cannot be written or holds something else, or
+        UserError: the folder cannot be written or holds something else, or
             an image cannot be decoded.
     """
     stamp = _fingerprint(plan, num_shards, seed)
@@ -87,6 +91,7 @@ def write_dataset(
         return
     try:
         _claim(output_dir, stamp)
+        before_writing()
         shards: dict[str, int] = {}
         for split, items in plan.items.items():
             count = _shard_count(plan, split, num_shards)
@@ -100,7 +105,7 @@ def write_dataset(
             )
         _write_metadata(plan, output_dir, stamp, shards, sides)
     except OSError as error:
-        raise ValueError(
+        raise errors.UserError(
             f'output_dir {output_dir} cannot be written: {error.strerror}'
         ) from None
 
@@ -187,7 +192,7 @@ def _is_complete(output_dir: str, stamp: str) -> bool:
         )
     owner = _read_text(os.path.join(output_dir, _OWNER_NAME))
     if present and owner != stamp:
-        raise ValueError(
+        raise errors.UserError(
             f'output_dir {output_dir} holds other shards already, such as '
             f'{os.path.basename(present[0])}: name an empty folder'
         )

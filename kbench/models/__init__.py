@@ -9,7 +9,20 @@ import fnmatch
 import importlib.util
 import sys
 
+from kbench import errors
 from kbench.models.spec import ModelSpec
+from kbench.models.table import format_table
+
+__all__ = [
+    'ModelSpec',
+    'count_macs',
+    'count_parameters',
+    'create_model',
+    'format_table',
+    'get_spec',
+    'list_specs',
+    'seed_generators',
+]
 
 
 def _import_when_used(name):
@@ -22,13 +35,22 @@ def _import_when_used(name):
     return module
 
 
-# Before the families, which import it.
+# Before the families, which import them.
 layers = _import_when_used('layers')
+applications = _import_when_used('applications')
 build = _import_when_used('build')
+counts = _import_when_used('counts')
 
 from kbench.models import (  # noqa: E402
     alexnet,
+    densenet,
+    external,
+    googlenet,
+    inception,
     lenet,
+    mobilenet,
+    nasnet,
+    overfeat,
     resnet,
     resnet_cifar,
     trivial,
@@ -39,8 +61,14 @@ _FAMILIES = (
     trivial,
     lenet,
     alexnet,
+    overfeat,
     vgg,
+    googlenet,
+    inception,
     resnet,
+    densenet,
+    mobilenet,
+    nasnet,
     resnet_cifar,
 )
 
@@ -77,20 +105,24 @@ def get_spec(name: str, dataset: str = 'imagenet') -> ModelSpec:
     """Looks a model up by its name or an alias.
 
     Args:
-        name: a name of the table.
+        name: a name of the table, `keras:<Name>` for a model of
+            keras.applications, or `package.module:function` for a user's
+            own builder (see `external.get_spec`).
         dataset: `imagenet` or `cifar10`: decides where both have the name.
 
     Returns:
         The row for the dataset, or the only row of that name.
 
     Raises:
-        ValueError: there is no such model; names the nearest ones.
+        UserError: there is no such model; names the nearest ones.
     """
+    if external.is_external(name):
+        return external.get_spec(name)
     rows = _TABLE.get(name)
     if rows is None:
         near = difflib.get_close_matches(name, _TABLE, n=3, cutoff=0.5)
         hint = f'; did you mean {", ".join(near)}?' if near else ''
-        raise ValueError(
+        raise errors.UserError(
             f'model: there is no model {name!r}{hint} '
             '(--list_models shows them all)'
         )
@@ -100,6 +132,16 @@ def get_spec(name: str, dataset: str = 'imagenet') -> ModelSpec:
 def create_model(spec, num_classes: int, image_size: int | None = None):
     """Builds a model; see `build.create_model`."""
     return build.create_model(spec, num_classes, image_size)
+
+
+def count_parameters(model, auxiliary: bool = False):
+    """Trainable and total parameters; see `counts.count_parameters`."""
+    return counts.count_parameters(model, auxiliary)
+
+
+def count_macs(model, auxiliary: bool = False) -> int:
+    """Multiply-adds of a forward pass; see `counts.count_macs`."""
+    return counts.count_macs(model, auxiliary)
 
 
 def seed_generators(model) -> list:

@@ -60,7 +60,8 @@ class BatchNorm(keras.layers.Layer):
         self.moving_variance = add('moving_variance', 'ones', False)
         self._channels = channels
 
-    def call(self, inputs, training=False):
+    def call(self, inputs, training=False, mask=None):
+        del mask  # Keras replays it where this layer replaces its own.
         if self.gamma is None:
             scale = tf.ones((self._channels,))
         else:

@@ -16,6 +16,13 @@ class Classifier(keras.Model):
         return outputs if isinstance(outputs, list) else [outputs]
 
 
+def _float32(x, name):
+    """Models from elsewhere end in the compute dtype."""
+    if x.dtype == 'float32':
+        return x
+    return keras.layers.Activation('linear', dtype='float32', name=name)(x)
+
+
 def create_model(
     spec: ModelSpec, num_classes: int, image_size: int | None = None
 ) -> Classifier:
@@ -43,9 +50,15 @@ def create_model(
         shape, dtype=keras.config.dtype_policy().compute_dtype, name='images'
     )
     outputs = spec.builder(images, num_classes)
+    if isinstance(outputs, keras.Model):
+        outputs = outputs(images)
     logits, auxiliary = outputs if isinstance(outputs, tuple) else (outputs, ())
+    all_logits = [
+        _float32(x, f'output{index}')
+        for index, x in enumerate((logits, *auxiliary))
+    ]
     name = spec.name.replace(':', '_').replace('/', '_')
-    return Classifier(images, [logits, *auxiliary], name=name)
+    return Classifier(images, all_logits, name=name)
 
 
 def seed_generators(model: keras.Model) -> list:

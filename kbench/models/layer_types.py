@@ -11,6 +11,8 @@ import math
 import keras
 import tensorflow as tf
 
+from kbench import errors
+
 ACTIVATIONS = {
     None: lambda x: x,
     'relu': tf.nn.relu,
@@ -27,7 +29,7 @@ def _pair(value):
     return (value, value) if isinstance(value, int) else tuple(value)
 
 
-def _initializer(value):
+def make_initializer(value):
     # A new object each time: one Keras initializer gives every layer that
     # shares it the same random values.
     if isinstance(value, float):
@@ -83,9 +85,10 @@ class _SpatialLayer(keras.layers.Layer):
                 pad = kernel - 1 if self.padding == 'fixed' else 0
                 result.append((size + pad - kernel) // stride + 1)
         if min(result) < 1:
-            raise ValueError(
-                f'images are too small for this model: {self.name} would '
-                f'slide a {self.kernel_size} window over {tuple(sizes)}'
+            raise errors.UserError(
+                f'image size: the images are too small for this model, whose '
+                f'{self.name} would slide a {self.kernel_size} window over '
+                f'{tuple(sizes)} pixels'
             )
         return result
 
@@ -119,7 +122,7 @@ class Conv(_SpatialLayer):
                 input_shape[self._channel_axis],
                 self.filters,
             ),
-            initializer=_initializer(self._kernel_initializer),
+            initializer=make_initializer(self._kernel_initializer),
         )
         self.bias = None
         if self._bias_value is not None:
@@ -180,7 +183,7 @@ class _DepthwiseInitializer(keras.initializers.Initializer):
     """Draws (h, w, channels, m) with the fan of a (h, w, 1, m) kernel."""
 
     def __init__(self, initializer):
-        self._inner = _initializer(initializer)
+        self._inner = make_initializer(initializer)
 
     def __call__(self, shape, dtype=None):
         height, width, channels, multiplier = shape
@@ -236,7 +239,7 @@ class Dense(keras.layers.Layer):
         self.kernel = self.add_weight(
             name='kernel',
             shape=(input_shape[-1], self.units),
-            initializer=_initializer(self._kernel_initializer),
+            initializer=make_initializer(self._kernel_initializer),
         )
         self.bias = self.add_weight(
             name='bias',

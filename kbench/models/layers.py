@@ -26,9 +26,15 @@ def num_channels(x):
     return x.shape[layer_types.channel_axis()]
 
 
-def conv(x, filters, kernel, strides=1, *, name, **options):
+def conv(x, filters, kernel, strides=1, padding='same', *, name, **options):
     """Convolution; the options are those of `Conv`."""
+    options['padding'] = padding
     return layer_types.Conv(filters, kernel, strides, name=name, **options)(x)
+
+
+def depthwise_conv(x, kernel, strides=1, *, name, **options):
+    """One filter a channel; the options are those of `DepthwiseConv`."""
+    return layer_types.DepthwiseConv(kernel, strides, name=name, **options)(x)
 
 
 def conv_bn(
@@ -36,6 +42,7 @@ def conv_bn(
     filters,
     kernel,
     strides=1,
+    padding='same',
     *,
     name,
     norm,
@@ -46,6 +53,7 @@ def conv_bn(
 
     `norm` holds the options of `BatchNorm`; `options` are those of `Conv`.
     """
+    options['padding'] = padding
     x = layer_types.Conv(
         filters, kernel, strides, name=f'{name}_conv', **options
     )(x)
@@ -90,26 +98,44 @@ def concat(tensors, *, name):
     )
 
 
-def subsample(x, strides, *, name, channels=None):
+def subsample(x, strides, *, name, channels=None, shift=0):
     """Every `strides`-th pixel, and zero channels on both sides.
 
-    `channels`: how many channels there shall be; None adds none.
+    `channels`: how many channels there shall be; None adds none. `shift`:
+    the first pixel taken; the size is that of shift 0, filled with zeros.
     """
     axis = layer_types.channel_axis()
     sides = [(0, 0)] * 4
     if channels is not None:
         missing = channels - num_channels(x)
         sides[axis] = (missing // 2, missing - missing // 2)
+    rows = 1 if axis == 3 else 2
+    new_size = [math.ceil(size / strides) for size in spatial_size(x)]
+    for offset, size in enumerate(spatial_size(x)):
+        taken = math.ceil((size - shift) / strides)
+        sides[rows + offset] = (0, new_size[offset] - taken)
 
     def function(t):
-        pixels = slice(None, None, strides)
+        pixels = slice(shift, None, strides)
         t = t[:, pixels, pixels] if axis == 3 else t[:, :, pixels, pixels]
-        return tf.pad(t, sides) if channels is not None else t
+        return tf.pad(t, sides) if any(map(any, sides)) else t
 
-    height, width = (math.ceil(size / strides) for size in spatial_size(x))
     depth = num_channels(x) if channels is None else channels
-    shape = (height, width, depth) if axis == 3 else (depth, height, width)
+    shape = (*new_size, depth) if axis == 3 else (depth, *new_size)
     return layer_types.Function(function, shape, name)(x)
+
+
+def pad_for_stride_2(x, *, name):
+    """The zeros that 'same' adds for a 3x3 window with stride 2."""
+    axis = layer_types.channel_axis()
+    sides = [(size % 2, 1) for size in spatial_size(x)]
+    sides.insert(2 if axis == 3 else 0, (0, 0))
+    shape = [
+        size + sum(side) for size, side in zip(x.shape[1:], sides, strict=True)
+    ]
+    return layer_types.Function(
+        lambda t: tf.pad(t, [(0, 0), *sides]), shape, name
+    )(x)
 
 
 def response_norm(x, *, name):
@@ -130,6 +156,47 @@ def response_norm(x, *, name):
         return tf.cast(y, t.dtype)
 
     return layer_types.Function(function, x.shape[1:], name)(x)
+
+
+def branches(x, rows, *, name, conv):
+    """An inception module: branches side by side, their ends concatenated.
+
+    Args:
+        x: input of every branch.
+        rows: a branch each: the steps one after the other. A step is
+            ('max' or 'avg', size, strides, padding), or a list of rows
+            (the branch splits once more), or the arguments of `conv`.
+        name: what the names of the steps begin with.
+        conv: `conv(x, *step, name=...)` adds a convolution.
+    """
+    ends = []
+    for row_index, steps in enumerate(rows, 1):
+        y = x
+        for index, step in enumerate(steps, 1):
+            step_name = f'{name}_{row_index}_{index}'
+            if isinstance(step, list):
+                y = branches(y, step, name=step_name, conv=conv)
+            elif step[0] in ('max', 'avg'):
+                y = layer_types.Pool(*step, name=f'{step_name}_pool')(y)
+            else:
+                y = conv(y, *step, name=step_name)
+        ends.append(y)
+    return concat(ends, name=name)
+
+
+def auxiliary_logits(x, num_classes, *, norm):
+    """The auxiliary classifier of the inception networks and NASNet.
+
+    A 5x5 average with stride 3, 128 channels, 768 over the whole image.
+    """
+    window = min(5, *spatial_size(x))
+    x = avg_pool(x, window, 3, name='aux_pool')
+    x = conv_bn(x, 128, 1, norm=norm, name='aux_1')
+    size = spatial_size(x)
+    x = conv_bn(x, 768, size, 1, 'valid', norm=norm, name='aux_2')
+    return logits(
+        flatten(x, name='aux_flatten'), num_classes, name='aux_logits'
+    )
 
 
 def global_mean(x, *, name='mean'):

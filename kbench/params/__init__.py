@@ -156,6 +156,7 @@ _INHERITED = (
     'model',
     'data_dir',
     'data_name',
+    'num_classes',
     'batch_size',
     'eval_method',
     'moving_average_decay',

@@ -310,8 +310,20 @@ def _data_has_a_source(p: Any) -> str | None:
             f'{", ".join(SYNTHETIC)} (synthetic) or {", ".join(EMBEDDED)} is '
             'legal'
         )
-    if p.cache_data:
-        return '--cache_data needs real data: set --data_dir'
+    for name in ('cache_data', 'benchmark_input', 'skip_bad_images'):
+        if getattr(p, name):
+            return f'{shown(name)} needs real data: set --data_dir'
+    return None
+
+
+def _input_is_possible(p: Any) -> str | None:
+    if p.skip_bad_images and p.data_service is not None:
+        return (
+            '--skip_bad_images and --data_service exclude each other: what '
+            'the service skips cannot be counted here'
+        )
+    if p.download and p.data_dir is None:
+        return '--download needs --data_dir, where the data goes'
     return None
 
 
@@ -326,6 +338,7 @@ _COMBINATIONS = (
     _decay_is_complete,
     _schedules_exclude_each_other,
     _data_has_a_source,
+    _input_is_possible,
 )
 
 

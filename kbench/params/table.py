@@ -93,6 +93,18 @@ _GROUPS = {
             'trivial',
             'Name of the model; docs/models.md lists them.',
         ),
+        _string(
+            'list_models',
+            None,
+            'Print the table of models and end; a value such as resnet* '
+            'filters the names.',
+        ),
+        _string(
+            'format',
+            'text',
+            'Form of the table of models.',
+            choices=('text', 'json'),
+        ),
         _bool(
             'eval',
             False,
@@ -110,6 +122,12 @@ _GROUPS = {
             'forward_only',
             False,
             'Benchmark inference: no gradients, no update.',
+        ),
+        _bool(
+            'benchmark_input',
+            False,
+            'Measure the input pipeline alone: images/s, and the share of '
+            'each stage.',
         ),
         _bool(
             'print_training_accuracy',
@@ -192,6 +210,29 @@ _GROUPS = {
             'The split to read. With eval unset means the validation split.',
             choices=('train', 'validation', 'test'),
         ),
+        _int(
+            'num_classes',
+            None,
+            'Classes of the model, where the data should not say.',
+            minimum=2,
+        ),
+        _int(
+            'num_train_examples',
+            None,
+            'Images of a training epoch, where the data should not say.',
+            minimum=1,
+        ),
+        _int(
+            'num_eval_examples',
+            None,
+            'Evaluate only so many of the held-out images.',
+            minimum=1,
+        ),
+        _bool(
+            'download',
+            False,
+            'Let TFDS download and prepare data_name into data_dir.',
+        ),
         _string(
             'resize_method',
             'bilinear',
@@ -240,6 +281,41 @@ _GROUPS = {
             'distort_color_in_yiq',
             False,
             'Distort hue and saturation in YIQ in place of HSV.',
+        ),
+        _string(
+            'augment',
+            None,
+            'Further random operations on each training image.',
+            choices=('randaugment', 'autoaugment'),
+        ),
+        _float(
+            'mixup',
+            0.0,
+            'Parameter of the beta distribution that mixes two images of a '
+            'batch; 0: off.',
+        ),
+        _float(
+            'cutmix',
+            0.0,
+            'The same for a rectangle of one image pasted into another.',
+            maximum=1.0,
+        ),
+        _float(
+            'random_erasing',
+            0.0,
+            'Probability that a rectangle of a training image is erased.',
+            maximum=1.0,
+        ),
+        _bool(
+            'skip_bad_images',
+            False,
+            'Skip and count images that cannot be read, in place of ending.',
+        ),
+        _string(
+            'data_service',
+            None,
+            'host:port of the dispatcher of a tf.data service whose workers '
+            'run the training pipeline.',
         ),
     ),
     'Devices and runtime': (

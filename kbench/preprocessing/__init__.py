@@ -65,19 +65,13 @@ def train_image(
         numbers only (no distortions, and `crop` or `nearest`).
     """
     draws = draws_lib.make_draws(seed)
-
-    def window_of(height: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
-        if resize_method == 'crop':
-            return geometry.crop_window(height, width, size, draws)
-        return geometry.sample_window(
-            height, width, geometry.clean_boxes(boxes), seed
-        )
-
-    image = geometry.flip(
-        decoding.decode_window(encoded, window_of, fused), draws
+    crop = resize_method == 'crop'
+    image = train_window(
+        encoded, boxes, seed, size=size, crop=crop, fused=fused
     )
+    image = geometry.flip(image, draws)
     # A crop has the right size already, unless the image is too small.
-    method = 'nearest' if resize_method == 'crop' else resize_method
+    method = 'nearest' if crop else resize_method
     image = geometry.resize(image, size, size, method, position)
     image.set_shape([size, size, 3])
     if distortions:
@@ -85,6 +79,35 @@ def train_image(
             tf.cast(image, tf.float32), draws, position, yiq
         )
     return image
+
+
+def train_window(
+    encoded: tf.Tensor,
+    boxes: tf.Tensor,
+    seed: tf.Tensor,
+    *,
+    size: int,
+    crop: bool,
+    fused: bool,
+) -> tf.Tensor:
+    """Decodes the random part of a photograph that training shows.
+
+    Args:
+        encoded, boxes, seed, size, fused: as in `train_image`.
+        crop: a window of `size`, rather than a random box of any size.
+
+    Returns:
+        uint8 (height, width, 3).
+    """
+
+    def window_of(height: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
+        if crop:
+            draws = draws_lib.make_draws(seed)
+            return geometry.crop_window(height, width, size, draws)
+        boxes_used = geometry.clean_boxes(boxes)
+        return geometry.sample_window(height, width, boxes_used, seed)
+
+    return decoding.decode_window(encoded, window_of, fused)
 
 
 def eval_image(

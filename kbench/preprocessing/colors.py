@@ -1,10 +1,23 @@
-"""Random changes of brightness, saturation, hue and contrast."""
+"""Random changes of brightness, saturation, hue and contrast.
 
+All of them on 0..255: none depends on the scale of the pixels.
+"""
+
+import functools
 import math
+from collections.abc import Callable
 
 import tensorflow as tf
 
 from kbench.preprocessing import draws as draws_lib
+
+# Of the original: brightness by 32 of 255 at most, saturation and contrast
+# by half, hue by 0.2 turns, in YIQ by 0.2 pi radians.
+MAX_BRIGHTNESS = 32.0
+CONTRAST_RANGE = (0.5, 1.5)
+SATURATION_RANGE = (0.5, 1.5)
+MAX_HUE_TURNS = 0.2
+MAX_YIQ_ANGLE = 0.2 * math.pi
 
 # NTSC 1953, as TensorFlow's own YIQ functions have it.
 _RGB_TO_YIQ = (
@@ -30,46 +43,109 @@ def distort_color(
 
     Args:
         image: float32 (h, w, 3), 0..255.
-        draws: from `make_draws`.
+        draws: from `draws.make_draws`.
         position: of the image in the stream of images.
         yiq: turn hue and saturation in YIQ space, not in HSV.
 
     Returns:
         float32 (h, w, 3), clipped to 0..255.
     """
-    image += 32.0 * (2.0 * draws[draws_lib.BRIGHTNESS] - 1.0)
-    saturation = 0.5 + draws[draws_lib.SATURATION]
-    hue_draw = 2.0 * draws[draws_lib.HUE] - 1.0
-    contrast = 0.5 + draws[draws_lib.CONTRAST]
-
-    def hue_and_saturation(pixels: tf.Tensor) -> tf.Tensor:
-        if yiq:
-            # 0.2 pi radians at most, as in the original.
-            return _hue_in_yiq(pixels, 0.2 * math.pi * hue_draw, saturation)
-        pixels = tf.raw_ops.AdjustSaturation(images=pixels, scale=saturation)
-        return tf.raw_ops.AdjustHue(images=pixels, delta=0.2 * hue_draw)
-
-    def contrast_of(pixels: tf.Tensor) -> tf.Tensor:
-        return tf.raw_ops.AdjustContrastv2(
-            images=pixels, contrast_factor=contrast
-        )
-
-    image = tf.cond(
-        position % 2 == 0,
-        lambda: contrast_of(hue_and_saturation(image)),
-        lambda: hue_and_saturation(contrast_of(image)),
+    changes = tf.stack(
+        [
+            MAX_BRIGHTNESS * _spread(draws[draws_lib.BRIGHTNESS], -1, 1),
+            _spread(draws[draws_lib.SATURATION], *SATURATION_RANGE),
+            _spread(draws[draws_lib.CONTRAST], *CONTRAST_RANGE),
+            _spread(draws[draws_lib.HUE], -1, 1),
+        ]
     )
-    return tf.clip_by_value(image, 0.0, 255.0)
+    return tf.cond(
+        position % 2 == 0,
+        lambda: _make_distortion(True, yiq)(image, changes),
+        lambda: _make_distortion(False, yiq)(image, changes),
+    )
 
 
-def _hue_in_yiq(
-    image: tf.Tensor, angle: tf.Tensor, saturation: tf.Tensor
+@functools.cache
+def _make_distortion(contrast_last: bool, yiq: bool) -> Callable:
+    """Compiles the changes in one order: one pass over the pixels.
+
+    Compiled, the four take about half of the time of TensorFlow's kernels,
+    which go from RGB to HSV and back for each of two changes.
+    """
+
+    @tf.function(jit_compile=True, autograph=False)
+    def distort(image, changes):
+        brightness, saturation, contrast, hue = tf.unstack(changes)
+
+        def turn(pixels):
+            if yiq:
+                return turn_in_yiq(pixels, MAX_YIQ_ANGLE * hue, saturation)
+            return turn_in_hsv(pixels, MAX_HUE_TURNS * hue, saturation)
+
+        def stretch(pixels):
+            means = tf.reduce_mean(pixels, axis=(0, 1), keepdims=True)
+            return (pixels - means) * contrast + means
+
+        image += brightness
+        first, second = (turn, stretch) if contrast_last else (stretch, turn)
+        return tf.clip_by_value(second(first(image)), 0.0, 255.0)
+
+    return distort
+
+
+def _spread(draw: tf.Tensor, low: float, high: float) -> tf.Tensor:
+    return low + (high - low) * draw
+
+
+def turn_in_hsv(
+    image: tf.Tensor, turns: tf.Tensor, factor: tf.Tensor
 ) -> tf.Tensor:
-    """Rotates and scales the chroma plane: one 3x3 product per pixel."""
-    cos = saturation * tf.cos(angle)
-    sin = saturation * tf.sin(angle)
+    """Multiplies the saturation, at most up to 1, then turns the hue.
+
+    In HSV: V, the brightest colour, stays; the chroma C = V - the darkest
+    one becomes min(V, factor * C); each colour is V - C * max(0, min(k, 4 -
+    k, 1)) with k = (n + 6 * hue) mod 6 and n = 5, 3, 1 for red, green, blue
+    (Smith 1978 in its closed form).
+
+    Args:
+        image: float32 (h, w, 3).
+        turns: by how much of the circle the hue turns, -1..1.
+        factor: of the saturation.
+    """
+    red, green, blue = tf.unstack(image, axis=-1)
+    value = tf.maximum(tf.maximum(red, green), blue)
+    chroma = value - tf.minimum(tf.minimum(red, green), blue)
+    inverse = tf.where(chroma > 0, 1.0 / chroma, 0.0)
+    sextant = tf.where(
+        value == red,
+        (green - blue) * inverse,
+        tf.where(
+            value == green,
+            (blue - red) * inverse + 2.0,
+            (red - green) * inverse + 4.0,
+        ),
+    )
+    # A pixel below black has no saturation.
+    chroma = tf.maximum(tf.minimum(value, chroma * factor), 0.0)
+    k = tf.constant([5.0, 3.0, 1.0]) + (sextant + 6.0 * turns)[..., tf.newaxis]
+    k -= 6.0 * tf.floor(k * (1 / 6))
+    share = tf.maximum(tf.minimum(tf.minimum(k, 4.0 - k), 1.0), 0.0)
+    return value[..., tf.newaxis] - chroma[..., tf.newaxis] * share
+
+
+def turn_in_yiq(
+    image: tf.Tensor, angle: tf.Tensor, factor: tf.Tensor
+) -> tf.Tensor:
+    """Turns and scales the chroma plane of YIQ: one 3x3 product per pixel.
+
+    Args:
+        image: float32 (h, w, 3).
+        angle: in radians.
+        factor: of the saturation.
+    """
+    cos, sin = factor * tf.cos(angle), factor * tf.sin(angle)
     turn = tf.stack([[1.0, 0.0, 0.0], [0.0, cos, -sin], [0.0, sin, cos]])
     matrix = tf.constant(_YIQ_TO_RGB) @ turn @ tf.constant(_RGB_TO_YIQ)
-    shape = tf.shape(image)
     pixels = tf.reshape(image, [-1, 3])
-    return tf.reshape(tf.matmul(pixels, matrix, transpose_b=True), shape)
+    turned = tf.matmul(pixels, matrix, transpose_b=True)
+    return tf.reshape(turned, tf.shape(image))

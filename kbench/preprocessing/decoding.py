@@ -28,7 +28,7 @@ def decode(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def _decode_jpeg(encoded: tf.Tensor) -> tf.Tensor:
-    return tf.io.decode_jpeg(encoded, 3, dct_method='INTEGER_FAST')
+    return tf.io.decode_jpeg(encoded, 3, dct_method='INTEGER_ACCURATE')
 
 
 def _decode_other(encoded: tf.Tensor) -> tf.Tensor:
@@ -60,7 +60,7 @@ def decode_window(
             encoded,
             window_of(shape[0], shape[1]),
             channels=3,
-            dct_method='INTEGER_FAST',
+            dct_method='INTEGER_ACCURATE',
         )
 
     def other() -> tf.Tensor:

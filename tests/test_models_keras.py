@@ -1,0 +1,287 @@
+"""Same weights, same outputs as keras.applications.
+
+Keras's models are an independent implementation. Biases and statistics are
+random too, so that nothing hides.
+"""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+import skimage.data
+import tensorflow as tf
+
+from kbench import models
+
+_CLASSES = 7
+
+
+def _vgg(name):
+    name = name.replace('fc1', 'dense6').replace('fc2', 'dense7')
+    return [re.sub(r'block(\d)_conv(\d)', r'conv\1_\2', name)]
+
+
+def _resnet(name):
+    match = re.fullmatch(r'conv(\d)_block(\d+)_(\w+?)_(conv|bn)', name)
+    if match is None:
+        renamed = {
+            'conv1_conv': 'stem_conv',
+            'conv1_bn': 'stem_bn',
+            'post_bn': 'post',
+        }
+        return [renamed.get(name, name)]
+    stage, block, part, kind = match.groups()
+    prefix = f'stage{int(stage) - 1}_block{block}'
+    if part == 'preact':
+        return [f'{prefix}_pre']
+    return [f'{prefix}_{"shortcut" if part == "0" else part}_{kind}']
+
+
+def _densenet(name):
+    name = re.sub(
+        r'conv(\d)_block(\d+)_',
+        lambda m: f'block{int(m[1]) - 1}_{m[2]}_',
+        name,
+    )
+    name = re.sub(
+        r'pool(\d)_(bn|conv)',
+        lambda m: f'transition{int(m[1]) - 1}_{m[2]}',
+        name,
+    )
+    renamed = {'conv1_conv': 'stem_conv', 'conv1_bn': 'stem_bn', 'bn': 'post'}
+    return [renamed.get(name, name)]
+
+
+def _mobilenet_v1(name):
+    match = re.fullmatch(r'conv_(dw|pw)_(\d+)(_bn)?', name)
+    if match is None:
+        renamed = {'conv1': 'conv1_conv', 'conv_preds': 'logits'}
+        return [renamed.get(name, name)]
+    part, index, norm = match.groups()
+    prefix = f'conv{int(index) + 1}' + ('_depthwise' if part == 'dw' else '')
+    return [prefix + (norm or '_conv')]
+
+
+# Stage and block of Keras's running block number.
+_V2_BLOCKS = [
+    (stage, block)
+    for stage, blocks in enumerate((1, 2, 3, 4, 3, 3, 1), 1)
+    for block in range(1, blocks + 1)
+]
+
+
+def _mobilenet_v2(name):
+    renamed = {
+        'Conv1': 'stem_conv',
+        'bn_Conv1': 'stem_bn',
+        'Conv_1': 'last_conv',
+        'Conv_1_bn': 'last_bn',
+    }
+    if name in renamed:
+        return [renamed[name]]
+    name = name.replace('expanded_conv', 'block_0')
+    match = re.fullmatch(r'block_(\d+)_([a-z]+)(_BN)?', name)
+    if match is None:
+        return [name]
+    stage, block = _V2_BLOCKS[int(match[1])]
+    kind = 'bn' if match[3] else 'conv'
+    return [f'stage{stage}_block{block}_{match[2]}_{kind}']
+
+
+_NASNET_ROWS = {
+    'normal': {
+        'left1': '1l',
+        'right1': '1r',
+        'left2': '2l',
+        'right2': '2r',
+        'left5': '5l',
+    },
+    'reduction': {
+        'left1': '1l',
+        'right1': '1r',
+        'right2': '2r',
+        'right3': '3r',
+        'left4': '5l',
+    },
+}
+
+
+def _nasnet_cell(identifier, blocks):
+    if identifier.startswith('stem_'):
+        return identifier.replace('stem_', 'stem_cell')
+    if identifier.startswith('reduce_'):
+        return f'reduction{int(identifier.removeprefix("reduce_")) // blocks}'
+    number = int(identifier)
+    return f'cell{number + 1 if number < blocks else number}'
+
+
+def _nasnet(name, blocks):
+    if name.startswith('stem_'):
+        return [name.replace('1', '')]
+    match = re.fullmatch(
+        r'separable_conv_(\d)_(bn_)?(normal|reduction)_([a-z]+\d)_(\w+)', name
+    )
+    if match:
+        index, norm, kind, row, identifier = match.groups()
+        cell = _nasnet_cell(identifier, blocks)
+        prefix = f'{cell}_{_NASNET_ROWS[kind][row]}_{index}'
+        if norm:
+            return [f'{prefix}_bn']
+        return [f'{prefix}_depthwise', f'{prefix}_conv']
+    match = re.fullmatch(
+        r'(adjust|normal|reduction)_(conv|bn)(?:_(1|2|projection))?_(\w+)',
+        name,
+    )
+    if match is None:
+        return [name]
+    part, kind, index, identifier = match.groups()
+    cell = _nasnet_cell(identifier, blocks)
+    if part != 'adjust':
+        return [f'{cell}_input_{kind}']
+    if kind == 'conv' and index in ('1', '2'):
+        return [f'{cell}_adjust_{int(index) - 1}_conv']
+    return [f'{cell}_adjust_{kind}']
+
+
+def _numbers(name):
+    return [int(number) for number in re.findall(r'\d+', name)]
+
+
+def _inception_order(reference, ours):
+    """Keras numbers the layers; ours sort by module, branch and step."""
+    pairs = []
+    for keras_kind, our_kind in (('conv2d', 'conv'), ('batch_', 'bn')):
+        theirs = [
+            layer.name
+            for layer in reference.layers
+            if layer.name.startswith(keras_kind)
+        ]
+        mine = [
+            layer.name
+            for layer in ours.layers
+            if layer.weights
+            and layer.name.endswith(our_kind)
+            and not layer.name.startswith('aux')
+        ]
+        theirs.sort(key=_numbers)
+        mine.sort(key=lambda n: (n.startswith('mixed'), _numbers(n)))
+        pairs += zip(theirs, mine, strict=True)
+    names = dict(pairs)
+    return lambda name: [names.get(name, name)]
+
+
+def _randomize(model, seed):
+    """Gives every weight of a model that starts constant a random value."""
+    random = np.random.default_rng(seed)
+    for layer in model.layers:
+        for weight in layer.weights:
+            if weight.name in ('bias', 'beta', 'moving_mean'):
+                value = random.normal(0, 0.1, weight.shape)
+            elif weight.name == 'moving_variance':
+                value = random.uniform(0.5, 1.5, weight.shape)
+            elif weight.name == 'gamma':
+                # Small, so that a deep sum of blocks does not blow rounding
+                # errors up.
+                value = random.uniform(0.1, 0.3, weight.shape)
+            else:
+                continue
+            weight.assign(value)
+
+
+def _copy_weights(reference, ours, rename):
+    """Copies by name; where our convolution has no bias, the mean takes it.
+
+    Returns the names of our variables that got no value.
+    """
+    left = {v.path for v in ours.weights if not v.path.startswith('aux')}
+    carried = {}
+    for layer in reference.layers:
+        if not layer.weights:
+            continue
+        names = rename('logits' if layer.name == 'predictions' else layer.name)
+        targets = [ours.get_layer(name) for name in names]
+        variables = [v for target in targets for v in target.weights]
+        values = [w.numpy() for w in layer.weights]
+        if len(values) == len(variables) + 1:
+            # A convolution with a bias in front of a batch norm.
+            carried[names[0].replace('_conv', '_bn')] = values.pop()
+        for variable, value in zip(variables, values, strict=True):
+            if variable.name == 'moving_mean' and names[0] in carried:
+                value = value - carried.pop(names[0])
+            variable.assign(value.reshape(variable.shape))
+            left.remove(variable.path)
+    assert not carried
+    return left
+
+
+def _images(size):
+    """Two random images and two photographs, in [-1, 1]."""
+    random = np.random.default_rng(0).uniform(-1, 1, (2, size, size, 3))
+    photos = [
+        tf.image.resize(photo, (size, size)) / 127.5 - 1
+        for photo in (skimage.data.astronaut(), skimage.data.chelsea())
+    ]
+    return tf.concat([tf.cast(random, tf.float32), tf.stack(photos)], 0)
+
+
+def _without_dropout(model):
+    for layer in model.layers:
+        if 'Dropout' in type(layer).__name__:
+            layer.rate = 0.0
+
+
+# Name here, name there, image size, how names translate.
+_PAIRS = (
+    ('vgg16', 'VGG16', 64, _vgg),
+    ('vgg19', 'VGG19', 64, _vgg),
+    ('resnet50', 'ResNet50', 64, _resnet),
+    ('resnet101', 'ResNet101', 96, _resnet),
+    ('resnet152', 'ResNet152', 96, _resnet),
+    ('resnet_v2_50', 'ResNet50V2', 64, _resnet),
+    ('resnet_v2_101', 'ResNet101V2', 96, _resnet),
+    ('resnet_v2_152', 'ResNet152V2', 96, _resnet),
+    ('inception3', 'InceptionV3', 139, None),
+    ('mobilenet_v1_orig', 'MobileNet', 64, _mobilenet_v1),
+    ('mobilenet', 'MobileNetV2', 64, _mobilenet_v2),
+    ('nasnet', 'NASNetMobile', 64, lambda name: _nasnet(name, 4)),
+    ('nasnetlarge', 'NASNetLarge', 64, lambda name: _nasnet(name, 6)),
+    ('densenet121', 'DenseNet121', 64, _densenet),
+)
+
+
+# Batch statistics through so many layers blow float32 rounding up: Keras's
+# own logits in float32 and in float64 differ by up to 2e-4 here.
+_CHAOTIC = ('resnet101', 'resnet152', 'resnet_v2_152', 'inception3')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('name', 'keras_name', 'size', 'rename'),
+    _PAIRS,
+    ids=[pair[0] for pair in _PAIRS],
+)
+def test_equals_keras_applications(name, keras_name, size, rename):
+    reference = getattr(keras.applications, keras_name)(
+        weights=None,
+        classes=_CLASSES,
+        classifier_activation=None,
+        input_shape=(size, size, 3),
+    )
+    ours = models.create_model(models.get_spec(name), _CLASSES, size)
+    _randomize(reference, seed=1)
+    rename = rename or _inception_order(reference, ours)
+    assert not _copy_weights(reference, ours, rename)
+    _without_dropout(reference)
+    _without_dropout(ours)
+    images = _images(size)
+    for training in (False, True):
+        expected = tf.reshape(
+            reference(images, training=training), (-1, _CLASSES)
+        )
+        actual = ours(images, training=training)[0]
+        scale = max(1.0, float(tf.reduce_max(tf.abs(expected))))
+        error = float(tf.reduce_max(tf.abs(actual - expected))) / scale
+        assert np.isfinite(scale)
+        limit = 5e-4 if training and name in _CHAOTIC else 1e-4
+        assert error < limit, f'training={training}: {error}'

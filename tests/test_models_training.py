@@ -1,0 +1,140 @@
+"""Every model trains: two replicas, float32 and bfloat16."""
+
+import functools
+import math
+import time
+
+import keras
+import model_helpers
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kbench import models
+
+_POLICIES = ('float32', 'mixed_bfloat16')
+# What tells a deeper network of one form from a shallower one.
+_DEPTH = ('blocks', 'convolutions', 'growth', 'width')
+
+
+def _form(spec):
+    """What a network shares with those that only differ in depth."""
+    if not isinstance(spec.builder, functools.partial):
+        return spec.builder
+    options = spec.builder.keywords
+    rest = sorted((k, repr(options[k])) for k in options if k not in _DEPTH)
+    return spec.builder.func, spec.dataset, *rest
+
+
+def _cases():
+    """Every row; both precisions for the first of each form.
+
+    The deeper networks of the same form take turns, which keeps this file
+    within minutes; rows that differ in image size alone appear once.
+    """
+    seen = {}
+    for spec in models.list_specs():
+        if spec.name.endswith('_299'):
+            continue
+        form = _form(spec)
+        turn = seen[form] = seen.get(form, -1) + 1
+        for policy in _POLICIES if turn == 0 else [_POLICIES[turn % 2]]:
+            marks = [pytest.mark.slow] if spec.macs > 5e9 else []
+            yield pytest.param(
+                spec,
+                policy,
+                marks=marks,
+                id=f'{model_helpers.spec_id(spec)}-{policy}',
+            )
+
+
+@pytest.mark.parametrize(('spec', 'policy'), list(_cases()))
+def test_two_steps_on_two_replicas(spec, policy):
+    with model_helpers.policy(policy):
+        model, losses, missing = model_helpers.train_on_two_replicas(spec)
+    assert not missing
+    assert all(math.isfinite(loss) for step in losses for loss in step)
+    for variable in model.trainable_variables:
+        first, second = (part.numpy() for part in variable.value.values)
+        np.testing.assert_array_equal(first, second, variable.path)
+
+
+@pytest.mark.parametrize('policy', ['mixed_float16', 'float16'])
+@pytest.mark.parametrize('name', ['resnet20', 'lenet'])
+def test_float16_has_finite_gradients(name, policy):
+    spec = models.get_spec(name, 'cifar10')
+    with model_helpers.policy(policy):
+        size = model_helpers.small_size(spec)
+        model = models.create_model(spec, 10, size)
+        images, labels = model_helpers.random_batch(spec, size, 2)
+        total, grads, _ = model_helpers.gradients(model, spec, images, labels)
+    assert math.isfinite(float(total))
+    for variable, gradient in zip(
+        model.trainable_variables, grads, strict=True
+    ):
+        assert gradient.dtype == variable.dtype
+        assert np.isfinite(gradient.numpy()).all(), variable.path
+        if 'bn/' in variable.path:
+            assert variable.dtype == 'float32'
+        elif policy == 'float16':
+            assert variable.dtype == 'float16'
+
+
+@pytest.mark.slow
+def test_nasnetlarge_builds_and_traces_within_a_minute():
+    spec = models.get_spec('nasnetlarge')
+    start = time.monotonic()
+    model = models.create_model(spec, 1000)
+
+    @tf.function
+    def step(images, labels):
+        total, grads, _ = model_helpers.gradients(model, spec, images, labels)
+        return total, grads
+
+    graph = step.get_concrete_function(
+        tf.TensorSpec((16, 331, 331, 3)), tf.TensorSpec((16,), tf.int32)
+    )
+    seconds = time.monotonic() - start
+    assert len(graph.outputs) == 1 + len(model.trainable_variables)
+    assert seconds < 60, seconds
+
+
+def test_seed_generators_finds_every_random_layer():
+    model = models.create_model(models.get_spec('nasnet', 'cifar10'), 10)
+    found = models.seed_generators(model)
+    drops = [layer for layer in model.layers if layer.name.endswith('_drop')]
+    assert len(found) == len(drops) > 100
+    states = [g.state for g in found]
+    assert len({state.path for state in states}) == len(states)
+    others = [
+        v for v in model.variables if all(v is not w for w in model.weights)
+    ]
+    assert {id(v) for v in others} == {id(state) for state in states}
+
+
+def test_dropout_follows_the_seed_it_is_given():
+    """As the train loop does it: a state for each replica and step."""
+    spec = models.get_spec('vgg11')
+    model = models.create_model(spec, 10, 32)
+    images, _ = model_helpers.random_batch(spec, 32, 2)
+
+    def logits(seed, training=True):
+        mapping = [
+            (generator.state, tf.constant([seed, index], tf.uint32))
+            for index, generator in enumerate(models.seed_generators(model))
+        ]
+        with keras.StatelessScope(mapping) as scope:
+            outputs = model(images, training=training)[0]
+        moved = [
+            scope.get_current_value(generator.state)
+            for generator in models.seed_generators(model)
+        ]
+        return outputs.numpy(), moved
+
+    first, moved = logits(1)
+    np.testing.assert_array_equal(first, logits(1)[0])
+    assert np.abs(first - logits(2)[0]).max() > 1e-6
+    np.testing.assert_array_equal(
+        logits(1, training=False)[0], logits(2, training=False)[0]
+    )
+    assert [list(state.numpy()) for state in moved] == [[1, 1], [1, 2]]
