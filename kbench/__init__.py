@@ -10,7 +10,7 @@ Importing the package does not import TensorFlow.
 
 from typing import Any
 
-from kbench import datasets, models, reporting, runtime
+from kbench import datasets, job, models, reporting, runtime
 from kbench import flags as flags_lib
 from kbench import params as params_lib
 from kbench.errors import UserError
@@ -71,9 +71,16 @@ def run_params(params: Params) -> Any:
             params.data_name,
             'validation' if params.eval else params.data_subset,
         )
-    if params.train_dir is not None and not params.eval:
+    part = job.find(params)
+    leads = part.cluster is None or part.cluster.coordinates
+    if params.train_dir is not None and not params.eval and leads:
         runtime.check_writable('train_dir', params.train_dir)
-    runtime.import_tensorflow(params_lib.environment(params))
-    from kbench import benchmark
 
-    return benchmark.run(params)
+    def train(part, met):
+        runtime.import_tensorflow(params_lib.environment(params))
+        from kbench import benchmark
+
+        with runtime.stopping_on_sigterm():
+            return benchmark.run(params, part, met)
+
+    return job.play(part, params, train)

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 import kbench
-from kbench import commands, errors, flags, reporting
+from kbench import commands, errors, flags, reporting, serve
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -16,14 +16,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status: 0, 1 when a run failed, 2 when it was refused, 130
-        after Ctrl-C.
+        after Ctrl-C, 143 after SIGTERM.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     reporting.route_logging()
+    status = _status(arguments)
+    if serve.joined:
+        serve.leave(status)
+    return status
+
+
+def _status(arguments: list[str]) -> int:
     try:
         return _main(arguments)
     except errors.UserError as error:
         reporting.error(error)
+        if isinstance(error, errors.Preempted):
+            return error.exit_status
         return 2 if isinstance(error, kbench.params_lib.ParamsError) else 1
     except BrokenPipeError:
         # The reader of our output is gone: nothing more to say, not even

@@ -44,12 +44,7 @@ class MovingAverages:
         self._decay = decay
         self._weights = list(weights.values())
         self.variables = {
-            average_name(path): tf.Variable(
-                lambda weight=weight: tf.cast(weight, tf.float32),
-                trainable=False,
-                name=average_name(path),
-                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-            )
+            average_name(path): _create_average(path, weight)
             for path, weight in weights.items()
         }
 
@@ -70,3 +65,14 @@ class MovingAverages:
                 delta=tf.convert_to_tensor(average)
                 - tf.cast(weight, tf.float32),
             )
+
+
+def _create_average(path, weight):
+    # Beside the weight, wherever that is.
+    with tf.device(weight.value.device):
+        return tf.Variable(
+            lambda: tf.cast(weight, tf.float32),
+            trainable=False,
+            name=average_name(path),
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )

@@ -7,3 +7,10 @@ class UserError(ValueError):
     The shell prints the line and ends with a non-zero status, without a
     traceback.
     """
+
+
+class Preempted(UserError):
+    """The run was asked to end early, and saved what it could."""
+
+    # 128 + 15: what a shell shows of a process that SIGTERM ended.
+    exit_status = 143

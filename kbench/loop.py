@@ -40,6 +40,7 @@ def run_steps(
     num_steps: int,
     lag: int,
     drain: Callable[[int], bool] = lambda number: False,
+    stop: Callable[[np.ndarray], bool] = lambda vector: False,
 ) -> Iterator[FinishedStep]:
     """Runs steps and yields each when it is done.
 
@@ -53,6 +54,8 @@ def run_steps(
         drain: takes the number of a step, from 1, when it starts; where it
             returns True no step starts before that one is done, so that
             the variables can be read as it left them.
+        stop: takes what a step returned; where it returns True no further
+            step starts, and the iterator ends with those under way.
     """
     running = collections.deque()
     last = time.perf_counter()
@@ -62,12 +65,16 @@ def run_steps(
         waited = time.perf_counter() - asked
         running.append((step(batch), waited))
         last_for_now = number == num_steps or drain(number)
-        while len(running) > (0 if last_for_now else lag):
+        stopping = False
+        while len(running) > (0 if last_for_now or stopping else lag):
             vector, waited = running.popleft()
             vector = vector.numpy()
+            stopping = stopping or stop(vector)
             now = time.perf_counter()
             yield FinishedStep(vector, now - last, waited)
             last = time.perf_counter() if lag == 0 else now
+        if stopping:
+            return
 
 
 class Watch:

@@ -101,12 +101,14 @@ class Optimizer:
 
 
 def _create_slot(variable, name, start):
-    return tf.Variable(
-        lambda: tf.fill(variable.shape, tf.cast(start, variable.dtype)),
-        trainable=False,
-        name=f'{variable.path}/{name}',
-        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-    )
+    # A fused op takes a variable and its slots from one device.
+    with tf.device(variable.value.device):
+        return tf.Variable(
+            lambda: tf.fill(variable.shape, tf.cast(start, variable.dtype)),
+            trainable=False,
+            name=f'{variable.path}/{name}',
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
 
 
 class SGD(Optimizer):

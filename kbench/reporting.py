@@ -14,14 +14,29 @@ from kbench import throughput
 RULE = '-' * 64
 
 
+_muted = False
+
+
+def mute() -> None:
+    """Leaves standard output to another process of the job."""
+    global _muted
+    _muted = True
+
+
 def out(text: str) -> None:
     """One line or more to standard output, at once."""
-    print(text, flush=True)
+    if not _muted:
+        print(text, flush=True)
+
+
+def to_standard_error(text: str) -> None:
+    """One line or more to standard error, as it is."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def notice(text: str) -> None:
     """One line to standard error."""
-    print(f'kbench: {text}', file=sys.stderr, flush=True)
+    to_standard_error(f'kbench: {text}')
 
 
 def error(text: str) -> None:

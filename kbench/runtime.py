@@ -6,9 +6,11 @@ happens here.
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -40,6 +42,34 @@ def _quiet() -> Iterator[None]:
             os.close(kept)
 
 
+def silence_native_code() -> None:
+    """Keeps native code off standard error for the rest of the process.
+
+    In a cluster it reports every connection there. Python keeps writing to
+    standard error. A `TF_CPP_MIN_LOG_LEVEL` below 3 in the environment asks
+    for the chatter, and leaves everything as it is.
+    """
+    if chatter_wanted() or not _owns_stderr():
+        return
+    sys.stderr.flush()
+    kept = os.dup(2)
+    # Children write there, native code of this process nowhere.
+    sys.stderr = os.fdopen(kept, 'w', buffering=1, errors='backslashreplace')
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def chatter_wanted() -> bool:
+    """Whether the user asked for what TensorFlow logs."""
+    return os.environ.get(_LOG_LEVEL, '3') != '3'
+
+
+def _owns_stderr() -> bool:
+    try:
+        return sys.stderr.fileno() == 2
+    except (OSError, AttributeError):
+        return False
+
+
 def import_tensorflow(environment: Mapping[str, str]) -> Any:
     """Imports TensorFlow, without its chatter unless that is asked for.
 
@@ -51,7 +81,7 @@ def import_tensorflow(environment: Mapping[str, str]) -> Any:
         process is the way to ask for the chatter.
     """
     os.environ.update(environment)
-    chatter = _LOG_LEVEL in os.environ
+    chatter = chatter_wanted()
     os.environ.setdefault(_LOG_LEVEL, '3')
     # A thread pool of its own per GPU keeps input from delaying launches.
     os.environ.setdefault('TF_GPU_THREAD_MODE', 'gpu_private')
@@ -62,6 +92,46 @@ def import_tensorflow(environment: Mapping[str, str]) -> Any:
     if not chatter:
         tf.get_logger().setLevel('ERROR')
     return tf
+
+
+_stop_reasons: list[str] = []
+
+
+def request_stop(reason: str) -> None:
+    """Asks a running training to save and to end after its step."""
+    _stop_reasons.append(reason)
+
+
+def stop_requested() -> str | None:
+    """Why the training should end now, or None."""
+    return _stop_reasons[0] if _stop_reasons else None
+
+
+def catch_sigterm() -> None:
+    """Lets SIGTERM ask for a stop, if this is the main thread.
+
+    TensorFlow's collectives catch the signal as they start, so this is
+    called again after that.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(
+            signal.SIGTERM, lambda *_: request_stop('SIGTERM received')
+        )
+
+
+@contextlib.contextmanager
+def stopping_on_sigterm() -> Iterator[None]:
+    """Lets SIGTERM ask for a stop while it lasts, in the main thread."""
+    _stop_reasons.clear()
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    catch_sigterm()
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def set_threads(intra_op: int | None, inter_op: int) -> None:
@@ -146,7 +216,7 @@ def _set_up_gpus(gpus, count, indices, memory_fraction):
     return [f'/gpu:{number}' for number in range(count)]
 
 
-def _set_up_cpus(count):
+def _set_up_cpus(count, start):
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices('CPU')[0]
@@ -155,7 +225,7 @@ def _set_up_cpus(count):
             tf.config.set_logical_device_configuration(
                 cpu, [tf.config.LogicalDeviceConfiguration()] * count
             )
-    found = len(tf.config.list_logical_devices('CPU'))
+    found = len(tf.config.list_logical_devices('CPU')) if start else count
     if found < count:
         raise errors.UserError(
             f'--num_gpus={count} comes too late: TensorFlow runs in this '
@@ -169,6 +239,7 @@ def set_up_devices(
     count: int,
     gpu_indices: Sequence[int] = (),
     gpu_memory_fraction: float = 0.0,
+    start: bool = True,
 ) -> list[str]:
     """Makes the compute devices of this process.
 
@@ -177,6 +248,8 @@ def set_up_devices(
         count: how many; of CPUs, so many logical ones.
         gpu_indices: which physical GPUs, in this order; empty: the first.
         gpu_memory_fraction: of each GPU's memory; 0: all of it.
+        start: whether TensorFlow's runtime may start here, to see that the
+            devices are there.
 
     Returns:
         Device names such as `/gpu:0`.
@@ -194,7 +267,7 @@ def set_up_devices(
         )
     if kind == 'gpu' or (kind is None and gpus):
         return _set_up_gpus(gpus, count, list(gpu_indices), gpu_memory_fraction)
-    return _set_up_cpus(count)
+    return _set_up_cpus(count, start)
 
 
 def check_writable(name: str, directory: str) -> None:

@@ -5,230 +5,144 @@ object, `Replicas`, that hides from the loop where variables live and how
 gradients meet.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-Tensors = list[tf.Tensor]
-Update = Callable[[Tensors, Tensors, Tensors], Any]
+from kbench import cluster as cluster_lib
+from kbench import collectives, copies, errors, peers, scheduled
+from kbench.replicas import IndependentReplicas, Part, Replicas, SharedReplicas
 
-_SUM = tf.distribute.ReduceOp.SUM
+__all__ = ['Part', 'Replicas', 'Settings', 'create']
 
 
-class Replicas:
-    """The replicas of one process and what joins them.
-
-    Args:
-        strategy: a tf.distribute strategy.
-        devices: one device name per replica.
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the modes are made from; each takes what it needs.
 
     Attributes:
-        strategy: the strategy, for its scope.
-        devices: one device name per replica.
-        num_replicas: how many there are.
-        share_gradients: whether gradients travel between them.
+        devices: one device name per replica of a process, such as `/cpu:0`.
+        parameter_device: where shared variables of one process live.
+        cluster: the job, None for one process.
+        synchronous: whether all workers' gradients make one update.
+        staged: whether gradients are computed on weights one step old.
+        ps_shard_bytes: variables above this size are divided; 0 divides none.
+        workers_may_use_gpus: whether the workers of a coordinator compute on
+            GPUs where they have some.
+        all_reduce_spec: how gradients are added; None for what suits.
+        bytes_per_pack: bytes that travel together between peers.
+        collective_timeout_secs: of an all-reduce between peers.
     """
 
-    def __init__(
-        self, strategy: tf.distribute.Strategy, devices: Sequence[str]
-    ):
-        self.strategy = strategy
-        self.devices = list(devices)
-        self.num_replicas = strategy.num_replicas_in_sync
-        self.share_gradients = self.num_replicas > 1
+    devices: Sequence[str]
+    parameter_device: str = '/cpu:0'
+    cluster: cluster_lib.Cluster | None = None
+    synchronous: bool = True
+    staged: bool = False
+    ps_shard_bytes: int = 0
+    workers_may_use_gpus: bool = False
+    all_reduce_spec: str | None = None
+    bytes_per_pack: int = 0
+    collective_timeout_secs: float = 300.0
 
-    def run(self, function: Callable, args: tuple = ()) -> Any:
-        """Runs the function once per replica, inside a tf.function."""
-        return self.strategy.run(function, args=args)
 
-    def first(self, per_replica: Any) -> Any:
-        """The value of the first replica."""
-        return self.strategy.experimental_local_results(per_replica)[0]
-
-    def sum(self, per_replica: tf.Tensor) -> tf.Tensor:
-        """The sum over all replicas, outside of a replica context."""
-        return self.strategy.reduce(_SUM, per_replica, axis=None)
-
-    def distribute(
-        self, make_dataset: Callable[[], tf.data.Dataset]
-    ) -> Iterator:
-        """Iterates over one element of the data set per replica and step.
-
-        Args:
-            make_dataset: makes a data set of per-replica batches; replica r
-                of R gets element step * R + r.
-        """
-        options = tf.distribute.InputOptions(
-            experimental_fetch_to_device=self.num_replicas > 1
-            or _on_gpu(self.devices),
+def _create_shared(settings: Settings) -> Replicas:
+    if settings.cluster is not None:
+        return _create_scheduled(
+            settings, copies.Copies(staged=settings.staged)
         )
-        return iter(
-            self.strategy.distribute_datasets_from_function(
-                lambda _: make_dataset(), options
-            )
-        )
-
-    def constant(self, make_value: Callable[[int], Any]) -> Any:
-        """A value per replica, on its device, made once.
-
-        Args:
-            make_value: number of the replica to a nest of tensors.
-        """
-
-        def value(context):
-            index = context.replica_id_in_sync_group
-            with tf.device(self.devices[index]):
-                return tf.nest.map_structure(tf.identity, make_value(index))
-
-        return self.strategy.experimental_distribute_values_from_function(value)
-
-    def _mean(self, tensors: Tensors) -> Tensors:
-        """Means over the replicas, in a replica context."""
-        if self.num_replicas == 1:
-            return tensors
-        context = tf.distribute.get_replica_context()
-        means = list(tensors)
-        # A reduction packs its tensors into one: they must be of one type.
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            places = [
-                i for i, tensor in enumerate(tensors) if tensor.dtype == dtype
-            ]
-            sums = context.all_reduce(_SUM, [tensors[i] for i in places])
-            for i, mean in zip(
-                places, _scaled(sums, 1 / self.num_replicas), strict=True
-            ):
-                means[i] = mean
-        return means
-
-    def meet(
-        self,
-        update: Update,
-        gradients: Tensors,
-        measured: Tensors,
-        states: Tensors,
-    ) -> Any:
-        """Joins the replicas and updates each copy of the variables once.
-
-        Call it in a replica context. `update(gradients, measured, states)`
-        runs where the variables are one copy's own: `variable.handle` is
-        legal there.
-
-        Args:
-            update: gets the means over all replicas, and the states of the
-                copy's own replica, or of the first one for a shared copy.
-            gradients: of this replica.
-            measured: scalars of this replica.
-            states: new values of this replica that are not averaged.
-
-        Returns:
-            What `update` returns.
-        """
-        means = self._mean([*gradients, *measured])
-        count = len(gradients)
-        return update(means[:count], means[count:], states)
-
-
-def _on_gpu(devices):
-    return 'gpu' in devices[0].lower()
-
-
-def _scaled(tensors, factor):
-    return [value * tf.cast(factor, value.dtype) for value in tensors]
-
-
-class SharedReplicas(Replicas):
-    """Replicas that share one copy of the variables on one device."""
-
-    def __init__(self, strategy, devices, parameter_device: str):
-        super().__init__(strategy, devices)
-        self._parameter_device = parameter_device
-
-    def meet(self, update, gradients, measured, states):
-        """Averages on the device of the variables and updates there, once."""
-        if self.num_replicas == 1:
-            with tf.device(self._parameter_device):
-                return update(gradients, measured, states)
-
-        def merge(strategy, gradients, measured, states):
-            sums = strategy.extended.batch_reduce_to(
-                _SUM,
-                [
-                    (value, self._parameter_device)
-                    for value in [*gradients, *measured]
-                ],
-            )
-            count = len(gradients)
-            with tf.device(self._parameter_device):
-                means = _scaled(
-                    [self.first(value) for value in sums],
-                    1 / self.num_replicas,
-                )
-                return update(
-                    means[:count],
-                    means[count:],
-                    [self.first(value) for value in states],
-                )
-
-        context = tf.distribute.get_replica_context()
-        return context.merge_call(merge, args=(gradients, measured, states))
-
-
-class IndependentReplicas(Replicas):
-    """Replicas that never see each other's gradients."""
-
-    def __init__(self, strategy, devices):
-        super().__init__(strategy, devices)
-        self.share_gradients = False
-
-    def meet(self, update, gradients, measured, states):
-        """Updates each copy with its own gradients; metrics are means."""
-        return update(gradients, self._mean(measured), states)
-
-
-def _create_shared(devices, parameter_device):
     strategy = tf.distribute.experimental.CentralStorageStrategy(
-        compute_devices=devices, parameter_device=parameter_device
+        compute_devices=list(settings.devices),
+        parameter_device=settings.parameter_device,
     )
-    return SharedReplicas(strategy, devices, parameter_device)
+    return SharedReplicas(strategy, settings.devices, settings.parameter_device)
 
 
-def _cross_device_ops(devices):
-    if _on_gpu(devices) and len(devices) > 1:
-        return tf.distribute.NcclAllReduce()
-    return tf.distribute.ReductionToOneDevice()
-
-
-def _create_replicated(devices, parameter_device, kind=Replicas):
-    del parameter_device
+def _create_replicated(settings: Settings, kind: type = Replicas) -> Replicas:
+    devices = list(settings.devices)
     strategy = tf.distribute.MirroredStrategy(
-        devices, cross_device_ops=_cross_device_ops(devices)
+        devices,
+        cross_device_ops=collectives.create(settings.all_reduce_spec, devices),
     )
     return kind(strategy, devices)
 
 
-def _create_independent(devices, parameter_device):
-    return _create_replicated(devices, parameter_device, IndependentReplicas)
+def _create_independent(settings: Settings) -> Replicas:
+    return _create_replicated(settings, IndependentReplicas)
+
+
+def _devices_of_workers(devices):
+    """GPUs where the workers have some; this process need not."""
+    found = [
+        device.name
+        for device in tf.config.list_logical_devices('GPU')
+        if '/job:worker/replica:0/task:0/' in device.name
+    ]
+    if not found:
+        return devices
+    if len(found) < len(devices):
+        raise errors.UserError(
+            f'--num_gpus={len(devices)}: worker 0 has {len(found)} GPUs'
+        )
+    return [f'/gpu:{index}' for index in range(len(devices))]
+
+
+def _create_scheduled(settings: Settings, kept: copies.Copies) -> Replicas:
+    cluster, devices = settings.cluster, list(settings.devices)
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(
+            {'worker': list(cluster.worker), 'ps': list(cluster.ps)}
+        ),
+        rpc_layer='grpc',
+    )
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    if settings.workers_may_use_gpus:
+        devices = _devices_of_workers(devices)
+    return scheduled.ScheduledReplicas(
+        strategy,
+        devices,
+        num_workers=len(cluster.worker),
+        num_ps=len(cluster.ps),
+        synchronous=settings.synchronous,
+        copies=kept,
+    )
+
+
+def _create_refreshed(settings: Settings) -> Replicas:
+    return _create_scheduled(settings, copies.Copies(refresh=True))
+
+
+def _create_peers(settings: Settings) -> Replicas:
+    cluster = settings.cluster
+    if cluster is None:
+        return _create_replicated(settings)
+    on_gpu = 'gpu' in settings.devices[0].lower()
+    options = peers.communication_options(
+        collectives.implementation(settings.all_reduce_spec, on_gpu),
+        settings.bytes_per_pack,
+        settings.collective_timeout_secs,
+    )
+    strategy = peers.create_strategy(cluster, settings.devices, options)
+    return peers.PeerReplicas(strategy, settings.devices, cluster)
 
 
 _MODES = {
     'parameter_server': _create_shared,
     'replicated': _create_replicated,
     'independent': _create_independent,
+    'distributed_replicated': _create_refreshed,
+    'distributed_all_reduce': _create_peers,
+    'collective_all_reduce': _create_peers,
 }
 
 
-def create(
-    variable_update: str, *, devices: Sequence[str], parameter_device: str
-) -> Replicas:
+def create(variable_update: str, **settings: Any) -> Replicas:
     """Creates the replicas of a mode.
 
     Args:
         variable_update: name of the mode.
-        devices: one device name per replica, such as `/cpu:0`.
-        parameter_device: where shared variables live.
-
-    Raises:
-        KeyError: a mode that needs a cluster.
+        **settings: what it is made from, as `Settings` has it.
     """
-    return _MODES[variable_update](list(devices), parameter_device)
+    return _MODES[variable_update](Settings(**settings))

@@ -240,39 +240,39 @@ def make_train_step(
             the loss scale must look for overflow then.
 
     Returns:
-        A tf.function of (images, labels) per replica to a float32 vector of
+        A function of (images, labels) per replica to a float32 vector of
         metrics in the order of `metrics.LOSS`, `metrics.TOP_1`...
     """
     compress = compress_gradients and replicas.share_gradients
 
-    def replica_step(images, labels):
-        scale = loss_scale.value()
-        weights = [tf.convert_to_tensor(one) for one in state.weights]
-        gradients, measured, states = compute(
-            weights,
+    def read():
+        return (
+            [tf.convert_to_tensor(one) for one in state.weights],
             [tf.convert_to_tensor(one) for one in state.states],
-            *(images, labels, scale, tf.convert_to_tensor(state.step)),
-            tf.distribute.get_replica_context().replica_id_in_sync_group,
+            loss_scale.value(),
+            tf.convert_to_tensor(state.step),
+        )
+
+    def work(values, batch, replica):
+        weights, states, scale, step = values
+        gradients, measured, states = compute(
+            weights, states, *batch, scale, step, replica
         )
         measured[0] += l2.loss(weights)
         if compress:
-            gradients = gradients_lib.compress(gradients)
-        else:
+            return gradients_lib.compress(gradients), measured, states
+        return gradients_lib.unscale(gradients, scale), measured, states
+
+    def update(gradients, measured, states):
+        scale = loss_scale.value()
+        if compress:
             gradients = gradients_lib.unscale(gradients, scale)
+        gradients = l2.add_gradients(gradients, state.weights)
+        norm, finite = _apply_if_finite(
+            loss_scale, apply, gradients, states, measured
+        )
+        return metrics.vector(measured, finite, scale, norm)
 
-        def update(gradients, measured, states):
-            if compress:
-                gradients = gradients_lib.unscale(gradients, scale)
-            gradients = l2.add_gradients(gradients, state.weights)
-            norm, finite = _apply_if_finite(
-                loss_scale, apply, gradients, states, measured
-            )
-            return metrics.vector(measured, finite, scale, norm)
-
-        return replicas.meet(update, gradients, measured, states)
-
-    @tf.function(autograph=False)
-    def train_step(batch):
-        return replicas.first(replicas.run(replica_step, batch))
-
-    return train_step
+    like = (state.weights, state.states)
+    dtype = tf.float16 if compress else tf.float32
+    return replicas.make_step(read, work, update, like, dtype)

@@ -12,6 +12,10 @@ PACKAGE = pathlib.Path(__file__).parents[1] / 'kbench'
 RINGS = {
     -1: {'errors'},
     0: {'params', 'throughput'},
+    # What strategies are made of, each from those before it.
+    0.2: {'cluster', 'collectives', 'copies', 'pinning'},
+    0.4: {'control', 'replicas'},
+    0.6: {'peers', 'scheduled'},
     1: {
         'augment',
         'averages',
@@ -30,7 +34,9 @@ RINGS = {
         'strategies',
     },
     2: {'input', 'optimizers', 'reporting'},
-    3: {'evaluate', 'input_benchmark', 'loop', 'train'},
+    3: {'evaluate', 'input_benchmark', 'loop', 'serve', 'train'},
+    # Which part of a cluster this process is.
+    3.5: {'job'},
     4: {'benchmark'},
     5: {'commands'},
     6: {'__init__', '__main__'},

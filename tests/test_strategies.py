@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbench import strategies
+from kbench import collectives, strategies
 
 MODES = {
     'parameter_server': 'CentralStorageStrategy',
@@ -30,18 +30,19 @@ def test_replicas_and_their_strategy(mode, count, devices):
     'names, kind',
     [
         (['/cpu:0', '/cpu:1'], tf.distribute.ReductionToOneDevice),
-        (['/gpu:0'], tf.distribute.ReductionToOneDevice),
         (['/gpu:0', '/gpu:1'], tf.distribute.NcclAllReduce),
     ],
 )
 def test_gpus_reduce_with_nccl(names, kind):
-    assert isinstance(strategies._cross_device_ops(names), kind)
+    assert isinstance(collectives.create(None, names), kind)
 
 
 @pytest.mark.parametrize('mode', MODES)
 def test_replica_r_gets_element_step_times_replicas_plus_r(mode, devices):
     replicas = _create(mode, devices(2))
-    batches = replicas.distribute(lambda: tf.data.Dataset.range(8).batch(2))
+    batches = replicas.distribute(
+        lambda part: tf.data.Dataset.range(8).batch(part.num_replicas)
+    )
     seen = []
     for _ in range(2):
         batch = next(batches)

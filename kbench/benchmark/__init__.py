@@ -1,7 +1,9 @@
 """Runs what the parameters ask for."""
 
 import logging
+from collections.abc import Callable
 
+from kbench import job as job_lib
 from kbench import losses, reporting
 from kbench import params as params_lib
 from kbench.benchmark import evaluation, inputs, training
@@ -13,11 +15,17 @@ __all__ = ['Result', 'run']
 _log = logging.getLogger('kbench')
 
 
-def run(params: params_lib.Params) -> Result | None:
+def run(
+    params: params_lib.Params,
+    job: job_lib.Job | None = None,
+    met: Callable[[], None] = lambda: None,
+) -> Result | None:
     """Trains, evaluates or benchmarks.
 
     Args:
         params: checked parameters.
+        job: the part of this process, None where it is alone.
+        met: called when all processes of the job have met.
 
     Returns:
         What the run found; None where it only listed something.
@@ -27,7 +35,7 @@ def run(params: params_lib.Params) -> Result | None:
     """
     for name in params_lib.set_to_ignored(params):
         _log.warning('--%s is ignored: TensorFlow 2 has no such choice', name)
-    program = program_lib.create_program(params)
+    program = program_lib.create_program(params, job or job_lib.Job(), met)
     if params.list_weight_decay:
         _list_weight_decay(program)
         return None

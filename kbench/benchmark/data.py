@@ -15,6 +15,7 @@ from kbench import (
     loop,
     models,
     preprocessing,
+    strategies,
 )
 from kbench import input as input_lib
 from kbench import params as params_lib
@@ -113,7 +114,7 @@ def _synthetic_batch(program: Any) -> Any:
     def batch(replica):
         indices = tf.range(replica * count, (replica + 1) * count)
         labels = tf.random.stateless_uniform(
-            [count * program.replicas.num_replicas],
+            [count * program.replicas.total_replicas],
             [seed, -1],
             maxval=program.data.num_classes,
             dtype=tf.int32,
@@ -130,9 +131,17 @@ def _synthetic_batch(program: Any) -> Any:
     return program.replicas.constant(batch)
 
 
-def input_config(program: Any) -> input_lib.InputConfig:
-    """The input pipeline that the parameters ask for."""
+def input_config(
+    program: Any, part: strategies.Part | None = None
+) -> input_lib.InputConfig:
+    """The input pipeline that the parameters ask for.
+
+    Args:
+        program: the objects of the run.
+        part: what of the data; None for the part of this process.
+    """
     params = program.params
+    part = part or _own_part(program)
     return input_lib.InputConfig(
         distortions=params.distortions,
         resize_method=params.resize_method,
@@ -148,7 +157,16 @@ def input_config(program: Any) -> input_lib.InputConfig:
             cutmix=params.cutmix,
         ),
         data_service=params.data_service,
-        num_replicas=program.replicas.num_replicas,
+        num_replicas=part.num_replicas,
+        shard_index=part.index,
+        num_shards=part.count,
+    )
+
+
+def _own_part(program: Any) -> strategies.Part:
+    replicas = program.replicas
+    return strategies.Part(
+        replicas.worker, replicas.num_workers, len(replicas.devices)
     )
 
 
@@ -178,20 +196,21 @@ class Batches:
         program = self._program
         if program.data.dataset is None:
             return itertools.repeat(_synthetic_batch(program))
-        start = steps_seen * program.replicas.num_replicas
+        count = len(program.replicas.devices)
+        start = steps_seen * count
         stream = {
             'config': input_config(program),
             'batch_size': program.per_replica_step_size,
             'seed': program.params.tf_random_seed,
         }
         batches = program.replicas.distribute(
-            lambda: input_lib.create_train_dataset(
+            lambda part: input_lib.create_train_dataset(
                 program.data.dataset,
                 image_size=program.image_size,
-                start_batch=start,
+                start_batch=start + part.steps * count,
                 split=self._split,
                 bad_images=self._bad_images,
-                **stream,
+                **(stream | {'config': input_config(program, part)}),
             )
         )
         return self._with_named_errors(batches, start, stream)
@@ -200,9 +219,9 @@ class Batches:
         """Every image of the split once, padding marked."""
         program = self._program
         batches = program.replicas.distribute(
-            lambda: input_lib.create_eval_dataset(
+            lambda part: input_lib.create_eval_dataset(
                 program.data.dataset,
-                config=input_config(program),
+                config=input_config(program, part),
                 image_size=program.image_size,
                 batch_size=program.per_replica_batch_size,
                 split=self._split,
@@ -227,7 +246,7 @@ class Batches:
                     **stream,
                 )
                 raise errors.UserError(text) from None
-            received += program.replicas.num_replicas
+            received += len(program.replicas.devices)
             yield batch
 
 

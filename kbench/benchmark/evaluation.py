@@ -115,7 +115,7 @@ def run_forward_only(program: program_lib.Program) -> result_lib.Result:
     record = loop.Record(program.global_batch_size)
     source = data_lib.Batches(program)
     batches = source.train(0)
-    lag = 1 if program.on_gpu else 0
+    lag = program.lag
     progress = reporting.Progress()
     warmup = program_lib.warmup_steps(program)
     with progress.stage('warming up', total=warmup) as stage:

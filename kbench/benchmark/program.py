@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import keras
 import numpy as np
@@ -22,6 +22,7 @@ from kbench import (
     schedules,
     strategies,
 )
+from kbench import job as job_lib
 from kbench import params as params_lib
 from kbench.benchmark import data as data_lib
 
@@ -68,6 +69,13 @@ class Program:
         return 'gpu' in self.replicas.devices[0]
 
     @property
+    def lag(self) -> int:
+        """Steps that are under way while the host waits for another."""
+        if self.replicas.lag is not None:
+            return self.replicas.lag
+        return 1 if self.on_gpu else 0
+
+    @property
     def decayed(self) -> list[bool]:
         """Per trainable variable, whether weight decay applies."""
         return [
@@ -90,13 +98,29 @@ def _precision(params: params_lib.Params) -> precision.Precision:
     return precision.Precision(compute, variable)
 
 
-def _create_replicas(params: params_lib.Params) -> strategies.Replicas:
+def _create_replicas(
+    params: params_lib.Params, job: job_lib.Job
+) -> strategies.Replicas:
+    if job.topology == job_lib.SERVERS:
+        # Another process computes on the devices of this machine.
+        tf.config.set_visible_devices([], 'GPU')
+        return strategies.create(
+            params.variable_update,
+            devices=[f'/cpu:{index}' for index in range(params.num_gpus)],
+            cluster=job.cluster,
+            workers_may_use_gpus=params.device != 'cpu',
+            synchronous=params.cross_replica_sync,
+            staged=params.staged_vars,
+            ps_shard_bytes=params.ps_shard_bytes,
+        )
     indices = [int(part) for part in params.gpu_indices.split(',') if part]
     devices = runtime.set_up_devices(
         params.device,
         params.num_gpus,
         indices,
         params.gpu_memory_frac_for_testing,
+        # Collectives are configured before the runtime starts.
+        start=job.topology != job_lib.PEERS,
     )
     on_gpu = 'gpu' in devices[0]
     if params.device is None and not on_gpu:
@@ -111,13 +135,30 @@ def _create_replicas(params: params_lib.Params) -> strategies.Replicas:
         params.variable_update,
         devices=devices,
         parameter_device=devices[0] if kept_on_gpu else '/cpu:0',
+        cluster=job.cluster,
+        all_reduce_spec=params.all_reduce_spec,
+        bytes_per_pack=params.bytes_per_pack,
+        collective_timeout_secs=params.collective_timeout_secs,
     )
 
 
-def create_program(params: params_lib.Params) -> Program:
-    """Makes the objects that every mode needs."""
+def create_program(
+    params: params_lib.Params,
+    job: job_lib.Job,
+    met: Callable[[], None],
+) -> Program:
+    """Makes the objects that every mode needs.
+
+    Args:
+        params: of the run.
+        job: the part of this process.
+        met: called when all processes of the job have met.
+    """
     runtime.set_threads(params.num_intra_threads, params.num_inter_threads)
-    replicas = _create_replicas(params)
+    replicas = _create_replicas(params, job)
+    met()
+    if not replicas.is_chief:
+        reporting.mute()
     data = data_lib.open_data(params)
     spec = models.get_spec(params.model, data.image_dataset)
     numbers = _precision(params)
@@ -128,7 +169,7 @@ def create_program(params: params_lib.Params) -> Program:
     if params.deterministic:
         tf.config.experimental.enable_op_determinism()
     with (
-        replicas.strategy.scope(),
+        replicas.scope(),
         _keras_config(numbers.policy, data_format),
         reporting.Progress().stage(f'building {spec.name}'),
     ):
@@ -178,7 +219,7 @@ def header(program: Program, mode: str, rate: float | None) -> str:
             ('Num epochs', f'{count / program.steps_per_epoch:.2f}'),
         ]
     rows += [
-        ('Devices', f'{replicas.devices}'),
+        ('Devices', f'{_all_devices(replicas)}'),
         ('Data format', program.data_format),
         ('Precision', _precision_text(program)),
     ]
@@ -192,6 +233,16 @@ def header(program: Program, mode: str, rate: float | None) -> str:
         ]
     rows.append(('Variables', params.variable_update))
     return reporting.header(rows)
+
+
+def _all_devices(replicas: strategies.Replicas) -> list[str]:
+    if replicas.num_workers == 1 and not replicas.remote:
+        return replicas.devices
+    return [
+        f'/job:worker/task:{worker}{device}'
+        for worker in range(replicas.num_workers)
+        for device in replicas.devices
+    ]
 
 
 def _precision_text(program: Program) -> str:

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ import tensorflow as tf
 from kbench import (
     averages,
     checkpoints,
+    errors,
     gradients,
     loop,
     losses,
@@ -19,6 +19,7 @@ from kbench import (
     optimizers,
     precision,
     reporting,
+    runtime,
     train,
 )
 from kbench import params as params_lib
@@ -26,6 +27,7 @@ from kbench.benchmark import data as data_lib
 from kbench.benchmark import plan
 from kbench.benchmark import program as program_lib
 from kbench.benchmark import result as result_lib
+from kbench.benchmark import saver as saver_lib
 
 _log = logging.getLogger('kbench')
 
@@ -44,6 +46,7 @@ class Training:
         schedule: rate by step.
         steps_seen: steps started since the training began, skipped ones
             included: the position in the data.
+        stopped: why the training ended early, None where it did not.
     """
 
     def __init__(self, program: program_lib.Program):
@@ -51,7 +54,8 @@ class Training:
         self.program = program
         self.schedule = plan.create_schedule(program)
         self.steps_seen = 0
-        with program.replicas.strategy.scope():
+        self.stopped: str | None = None
+        with program.replicas.scope():
             self.state = train.TrainState(
                 weights=model.trainable_weights,
                 states=model.non_trainable_weights,
@@ -163,6 +167,8 @@ class Training:
     def write(self, values: Mapping[str, np.ndarray]) -> str:
         """Writes what `take` returned; returns the path."""
         params = self.program.params
+        if not self.program.replicas.is_chief:
+            return checkpoints.path_of(params.train_dir, int(values[_STEP]))
         return checkpoints.save(
             params.train_dir,
             int(values[_STEP]),
@@ -227,7 +233,9 @@ def run(program: program_lib.Program) -> result_lib.Result:
     if path is not None:
         training.restore(path)
     if params.train_dir:
-        params_lib.save_params(params, params.train_dir)
+        program.replicas.check_same(training.steps_seen, 'the checkpoint')
+        if program.replicas.is_chief:
+            params_lib.save_params(params, params.train_dir)
     warmup, timed = plan.run_length(program, training.step())
     reporting.out(
         program_lib.header(program, 'training', training.learning_rate())
@@ -254,6 +262,14 @@ def run(program: program_lib.Program) -> result_lib.Result:
     reporting.out(reporting.total_lines(record.images_per_sec()))
     data_lib.report_input(program, record, batches)
     _report_trouble(record, watch)
+    _tell_local_figure(program, record)
+    program.replicas.finish()
+    reason = training.stopped
+    if reason is not None:
+        raise errors.Preempted(
+            f'{reason}: ended after step {training.step()}; '
+            + (f'saved {path}' if path else 'nothing saved: no --train_dir')
+        )
     return _result(training, record, watch, batches, path)
 
 
@@ -275,7 +291,7 @@ def _run_steps(training, record, watch, batches, length) -> None:
     warmup, timed = length
     step = training.make_step()
     batches = batches.train(training.steps_seen)
-    lag = 1 if program.on_gpu else 0
+    lag = program.lag
     progress = reporting.Progress()
 
     def see(finished):
@@ -283,10 +299,18 @@ def _run_steps(training, record, watch, batches, length) -> None:
         watch.see(training.steps_seen, finished.metrics)
         stage.advance()
 
+    def stop(vector):
+        reason = runtime.stop_requested()
+        if program.replicas.stop_wanted(reason is not None, vector):
+            training.stopped = reason or 'another worker was asked to end'
+        return training.stopped is not None
+
     with progress.stage('warming up', total=warmup) as stage:
-        for finished in loop.run_steps(step, batches, warmup, lag):
+        for finished in loop.run_steps(step, batches, warmup, lag, stop=stop):
             see(finished)
-    saver = _Saver(training)
+    if training.stopped is not None:
+        return
+    saver = saver_lib.Saver(training)
 
     def on_step(number, finished):
         see(finished)
@@ -308,50 +332,21 @@ def _run_steps(training, record, watch, batches, length) -> None:
     reporting.out(reporting.table_head(params.print_training_accuracy))
     with progress.stage('training', total=timed) as stage:
         loop.run(
-            loop.run_steps(step, batches, timed, lag, saver.is_due),
+            loop.run_steps(step, batches, timed, lag, saver.is_due, stop),
             record,
             on_step,
         )
 
 
-class _Saver:
-    """Saves in the middle of a training."""
-
-    def __init__(self, training: Training):
-        self._training = training
-        self._start = training.steps_seen
-        self._last = time.monotonic()
-        self._due = None
-        self._taken = None
-
-    def is_due(self, number: int) -> bool:
-        """Whether a checkpoint follows the timed step of this number."""
-        params = self._training.program.params
-        every = params.save_model_steps
-        waited = time.monotonic() - self._last
-        if params.train_dir and (
-            (every and (self._start + number) % every == 0)
-            or 0 < params.save_model_secs <= waited
-        ):
-            self._due = number
-        return self._due == number
-
-    def after(self, number: int) -> None:
-        """Saves if that was due after the step of this number.
-
-        With stop_on_nan one step later, when the loss of these weights is
-        known to be finite: a bad checkpoint must not push out a good one.
-        """
-        training = self._training
-        if self._taken is not None:
-            training.write(self._taken)
-            self._taken = None
-        if self._due == number:
-            self._last = time.monotonic()
-            self._taken = training.take()
-            if not training.program.params.stop_on_nan:
-                training.write(self._taken)
-                self._taken = None
+def _tell_local_figure(program, record) -> None:
+    replicas = program.replicas
+    if replicas.is_chief:
+        return
+    share = len(replicas.devices) / replicas.num_replicas
+    reporting.notice(
+        f'worker {replicas.worker}: local images/sec: '
+        f'{share * record.images_per_sec():.2f}'
+    )
 
 
 def _column(record, column):

@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Callable, Sequence
 
-NAMES = ('prepare',)
+NAMES = ('prepare', 'launch')
 
 
 def find(arguments: Sequence[str]) -> Callable[[list[str]], int] | None:

@@ -259,17 +259,40 @@ def _mode_is_one(p: Any) -> str | None:
     return None
 
 
-def _mode_is_built(p: Any) -> str | None:
-    if p.variable_update in table.CLUSTER_UPDATES:
-        built = [
-            mode
-            for mode in table.VARIABLE_UPDATES
-            if mode not in table.CLUSTER_UPDATES
-        ]
+def _all_reduce_has_a_place(p: Any) -> str | None:
+    if p.all_reduce_spec is not None and p.variable_update not in (
+        'replicated',
+        'distributed_all_reduce',
+        'collective_all_reduce',
+    ):
         return (
-            f'--variable_update={p.variable_update} is not built yet: it '
-            f'takes one of {", ".join(built)}'
+            f'--all_reduce_spec={p.all_reduce_spec} does nothing with '
+            f'--variable_update={p.variable_update}: it is for replicated '
+            'and distributed_all_reduce'
         )
+    return None
+
+
+def _cluster_flags_fit(p: Any) -> str | None:
+    topologies = table.TOPOLOGIES[p.variable_update]
+    if not p.cross_replica_sync and p.variable_update != 'parameter_server':
+        return (
+            '--cross_replica_sync=False needs '
+            '--variable_update=parameter_server on a cluster'
+        )
+    if p.cluster and (p.job_name or p.worker_hosts or p.ps_hosts):
+        return f'--cluster={p.cluster} and the host flags exclude each other'
+    for name, value, needed in (
+        ('slurm_ps', p.slurm_ps, bool(p.cluster)),
+        ('ps_shard_bytes', p.ps_shard_bytes, 'servers' in topologies),
+        ('bytes_per_pack', p.bytes_per_pack, 'peers' in topologies),
+    ):
+        if value and not needed:
+            return (
+                f'{shown(name)}={value} does nothing with '
+                f'--variable_update={p.variable_update} and '
+                f'--cluster={p.cluster!r}'
+            )
     return None
 
 
@@ -305,7 +328,8 @@ def _input_is_possible(p: Any) -> str | None:
 
 
 _COMBINATIONS = (
-    _mode_is_built,
+    _all_reduce_has_a_place,
+    _cluster_flags_fit,
     _mode_is_one,
     _length_is_one,
     _devices_are_possible,

@@ -75,8 +75,16 @@ VARIABLE_UPDATES = (
     'distributed_all_reduce',
     'collective_all_reduce',
 )
-# The modes that leave one process are not built yet.
-CLUSTER_UPDATES = VARIABLE_UPDATES[3:]
+# What a mode can run on: one process (local), parameter servers and workers
+# (servers), or workers that are all alike (peers).
+TOPOLOGIES = {
+    'parameter_server': ('local', 'servers'),
+    'replicated': ('local',),
+    'independent': ('local',),
+    'distributed_replicated': ('servers',),
+    'distributed_all_reduce': ('local', 'peers'),
+    'collective_all_reduce': ('local', 'peers'),
+}
 
 _GROUPS = {
     'What runs': (
@@ -384,7 +392,6 @@ _GROUPS = {
             False,
             'parameter_server only: compute gradients on weights one step '
             'old, so that fetching them overlaps computing.',
-            unbuilt=True,
         ),
         _bool(
             'force_gpu_compatible',
@@ -581,40 +588,36 @@ _GROUPS = {
         _string(
             'all_reduce_spec',
             None,
-            'How gradients are added over the devices.',
+            'How gradients are added over the devices: '
+            'alg[#shards][/alg[#shards]][:limit:spec], with limits such as '
+            '32k; docs/clusters.md lists what each becomes.',
             kind=MAPPED,
-            unbuilt=True,
         ),
         _string(
             'job_name',
             '',
             'Role of this process: ps, worker or controller.',
             choices=('', 'ps', 'worker', 'controller'),
-            unbuilt=True,
         ),
         _string(
             'ps_hosts',
             '',
             'Comma-separated host:port of the parameter servers.',
-            unbuilt=True,
         ),
         _string(
             'worker_hosts',
             '',
             'Comma-separated host:port of the workers.',
-            unbuilt=True,
         ),
         _string(
             'controller_host',
             None,
             'host:port of the coordinator, where it is its own process.',
-            unbuilt=True,
         ),
         _int(
             'task_index',
             0,
             'Index of this process within its job.',
-            unbuilt=True,
         ),
         _string(
             'server_protocol',
@@ -625,8 +628,46 @@ _GROUPS = {
         _bool(
             'cross_replica_sync',
             True,
-            'False: asynchronous updates, in a parameter_server cluster.',
+            'False: asynchronous updates, in a parameter_server cluster: each '
+            "worker's gradient is an update of its own.",
+        ),
+        _string(
+            'cluster',
+            '',
+            'slurm: read the processes of the job from the variables of a '
+            'Slurm step. Empty: from the host flags or TF_CONFIG.',
+            choices=('', 'slurm'),
+        ),
+        _int(
+            'slurm_ps',
+            0,
+            'With cluster=slurm: how many tasks are parameter servers; the '
+            'others are workers.',
+        ),
+        _int(
+            'ps_shard_bytes',
+            0,
+            'Variables above this many bytes are divided among the parameter '
+            'servers by rows; 0 keeps each on one.',
             unbuilt=True,
+        ),
+        _int(
+            'bytes_per_pack',
+            0,
+            'All-reduce: bytes that travel together; 0 lets all go at once.',
+        ),
+        _int(
+            'collective_timeout_secs',
+            300,
+            'Seconds after which an all-reduce that a worker does not join '
+            'fails.',
+            minimum=1,
+        ),
+        _int(
+            'cluster_timeout_secs',
+            600,
+            'Seconds to wait for the other processes at the start.',
+            minimum=1,
         ),
     ),
     'Checkpoints, summaries, results': (
