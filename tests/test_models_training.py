@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbench import models
+from kbench import models, strategies, train
+from kbench.models import layers
 
 _POLICIES = ('float32', 'mixed_bfloat16')
 
@@ -141,3 +142,67 @@ def test_dropout_follows_the_seed_it_is_given():
         logits(1, training=False)[0], logits(2, training=False)[0]
     )
     assert [list(state.numpy()) for state in moved] == [[1, 1], [1, 2]]
+
+
+def _on_two_replicas(model, seed, training=True):
+    """A traced step that shows both replicas the same images.
+
+    Returns a function of the step to the first output of each replica.
+    """
+    replicas = strategies.create(
+        'replicated', devices=['/cpu:0', '/cpu:1'], parameter_device='/cpu:0'
+    )
+    forward = train.make_forward(model, seed=seed, training=training)
+    images = tf.ones((2, *model.inputs[0].shape[1:]))
+
+    def replica_step(step):
+        outputs, _ = forward(
+            [tf.convert_to_tensor(one) for one in model.trainable_weights],
+            [tf.convert_to_tensor(one) for one in model.non_trainable_weights],
+            *(images, step),
+            tf.distribute.get_replica_context().replica_id_in_sync_group,
+        )
+        return outputs[0]
+
+    @tf.function(autograph=False)
+    def run(step):
+        return replicas.strategy.experimental_local_results(
+            replicas.run(replica_step, (step,))
+        )
+
+    return lambda step: [
+        one.numpy() for one in run(tf.constant(step, tf.int64))
+    ]
+
+
+def test_masks_differ_between_replicas_and_follow_seed_and_step():
+    images = keras.Input((8, 8, 3))
+    x = layers.dropout(layers.flatten(images), 0.5, name='drop')
+    model = keras.Model(images, x)
+    run = _on_two_replicas(model, seed=3)
+    masks = {
+        (3, step, replica): mask
+        for step in (0, 1)
+        for replica, mask in enumerate(run(step))
+    }
+    for replica, mask in enumerate(_on_two_replicas(model, seed=4)(0)):
+        masks[4, 0, replica] = mask
+    different = {mask.tobytes() for mask in masks.values()}
+    assert len(different) == len(masks) == 6
+    for mask in masks.values():
+        assert set(mask.ravel()) == {0.0, 2.0}
+        # 384 fair coins: more than six standard deviations.
+        assert 130 < np.count_nonzero(mask) < 254
+        assert (mask[0] != mask[1]).any()
+    again = _on_two_replicas(model, seed=3)
+    for step in (1, 0):
+        for replica, mask in enumerate(again(step)):
+            np.testing.assert_array_equal(mask, masks[3, step, replica])
+
+
+def test_replicas_of_a_model_of_the_table_drop_differently():
+    model = models.create_model(models.get_spec('vgg11'), 10, 32)
+    first, second = _on_two_replicas(model, seed=1)(0)
+    assert np.abs(first - second).max() > 1e-6
+    first, second = _on_two_replicas(model, seed=1, training=False)(0)
+    np.testing.assert_array_equal(first, second)
