@@ -110,6 +110,13 @@ MODEL_RULES = {
         warmup_epochs=5,
         images_per_rate=256,
     ),
+    # tf_cnn_benchmarks gives the official models 0.0125 for 32 images, which
+    # is 0.1 for 256, and no warm-up.
+    'official_resnet': ModelRule(
+        epochs=(30, 60, 80, 90),
+        rates=(1.0, 0.1, 0.01, 0.001, 0.0001),
+        images_per_rate=256,
+    ),
     # He et al., Deep Residual Learning, section 4.2, whose 32k and 48k steps
     # of 128 images are epochs 82 and 123; the last rate as tf_cnn_benchmarks.
     'cifar_resnet': ModelRule(

@@ -7,7 +7,7 @@ import pathlib
 import keras
 import tensorflow as tf
 
-from kbench import models
+from kbench import models, schedules, strategies, train
 from kbench.models import layer_types
 
 _GOLDEN = pathlib.Path(__file__).parent / 'data' / 'golden_counts.json'
@@ -106,48 +106,117 @@ def random_batch(spec, size, count, num_classes=10, seed=0):
     return tf.cast(images, dtype), labels
 
 
-def train_on_two_replicas(spec, steps=2, count=2):
-    """Trains a few plain SGD steps under MirroredStrategy.
+@contextlib.contextmanager
+def _without_grappler():
+    """Functions run as traced: what would take longer than two steps."""
+    old = tf.config.optimizer.get_experimental_options()
+    new = {'disable_meta_optimizer': True}
+    tf.config.optimizer.set_experimental_options(new)
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options(
+            {'disable_meta_optimizer': False, **old}
+        )
 
-    Returns:
-        The model, the losses of every step and replica, and the names of
-        the variables that had no gradient.
+
+def _trace(model, spec, images, labels):
+    """Forward and backward of one replica as one concrete function.
+
+    Traced once; each replica runs it on its own device.
     """
-    strategy = tf.distribute.MirroredStrategy(
-        ['cpu:0', 'cpu:1'],
-        cross_device_ops=tf.distribute.ReductionToOneDevice(),
+    forward = train.make_forward(model, seed=1, training=True)
+    compute = train.make_compute(
+        forward, lambda outputs, labels: loss(outputs, labels, spec)
     )
-    size = small_size(spec)
-    with strategy.scope():
-        model = models.create_model(spec, 10, size)
-    images, labels = random_batch(spec, size, count)
-    missing = set()
 
-    def step():
-        total, grads, new_values = gradients(model, spec, images, labels)
-        for variable, gradient in zip(
-            model.trainable_variables, grads, strict=True
-        ):
-            if gradient is None:
-                missing.add(variable.path)
-        context = tf.distribute.get_replica_context()
-        grads = context.all_reduce(tf.distribute.ReduceOp.MEAN, grads)
-        for variable, gradient in zip(
-            model.trainable_variables, grads, strict=True
-        ):
+    @tf.function(autograph=False)
+    def traced(weights, states, images, labels, step, replica):
+        return compute(weights, states, images, labels, None, step, replica)
+
+    def like(tensors):
+        return [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
+
+    return traced.get_concrete_function(
+        like(model.trainable_weights),
+        like(model.non_trainable_weights),
+        *like([images, labels]),
+        tf.TensorSpec([], tf.int64),
+        tf.TensorSpec([], tf.int32),
+    )
+
+
+def _make_replica_step(replicas, model, compute, learning_rate):
+    weights, states = model.trainable_weights, model.non_trainable_weights
+
+    def update(gradients, measured, new_states):
+        for variable, gradient in zip(weights, gradients, strict=True):
             tf.raw_ops.ResourceApplyGradientDescent(
                 var=variable.value.handle,
-                alpha=tf.constant(spec.learning_rate, gradient.dtype),
+                alpha=tf.constant(learning_rate, gradient.dtype),
                 delta=gradient,
             )
-        for variable, value in new_values:
+        for variable, value in zip(states, new_states, strict=True):
             tf.raw_ops.AssignVariableOp(
                 resource=variable.value.handle, value=value
             )
-        return total
+        return measured[0]
 
-    losses = [
-        [float(x) for x in strategy.experimental_local_results(result)]
-        for result in (strategy.run(step) for _ in range(steps))
-    ]
-    return model, losses, missing
+    def replica_step(images, labels, step):
+        gradients, measured, new_states = compute(
+            [tf.convert_to_tensor(one) for one in weights],
+            [tf.convert_to_tensor(one) for one in states],
+            *(images, labels, step),
+            tf.distribute.get_replica_context().replica_id_in_sync_group,
+        )
+        return replicas.meet(update, gradients, measured, new_states)
+
+    return replica_step
+
+
+def train_on_two_replicas(spec, steps=2, count=4):
+    """Trains a few plain SGD steps on two replicas with their own images.
+
+    The rate is the model's own for a batch of this size, without warm-up.
+
+    The pass is traced, the update is not: that would cost most of the time.
+    Four images, because the last stages see one pixel of each: statistics
+    over two values make the gradients of deep networks overflow.
+
+    Returns:
+        The model, the mean loss of every step, and the names of the
+        variables that had no gradient; where there are any, no step is done.
+    """
+    replicas = strategies.create(
+        'replicated', devices=['/cpu:0', '/cpu:1'], parameter_device='/cpu:0'
+    )
+    size = small_size(spec)
+    with replicas.strategy.scope():
+        model = models.create_model(spec, 10, size)
+    images, labels = replicas.constant(
+        lambda replica: random_batch(spec, size, count, seed=replica)
+    )
+    with _without_grappler():
+        compute = _trace(
+            model, spec, replicas.first(images), replicas.first(labels)
+        )
+        missing = [
+            variable.path
+            for variable, gradient in zip(
+                model.trainable_weights,
+                compute.structured_outputs[0],
+                strict=True,
+            )
+            if gradient is None
+        ]
+        if missing:
+            return model, [], missing
+        rate = schedules.model_rate(
+            spec.schedule, spec.learning_rate, count * replicas.num_replicas
+        )
+        run = _make_replica_step(replicas, model, compute, rate)
+        losses = [
+            replicas.run(run, (images, labels, tf.constant(step, tf.int64)))
+            for step in range(steps)
+        ]
+    return model, [float(replicas.first(loss)) for loss in losses], missing

@@ -1,5 +1,8 @@
 """Models from keras.applications and from a user's own module."""
 
+import os
+import pathlib
+import subprocess
 import sys
 import textwrap
 
@@ -8,6 +11,7 @@ import model_helpers
 import numpy as np
 import pytest
 
+import kbench
 from kbench import models
 from kbench.models import applications, batch_norm, external
 
@@ -144,3 +148,64 @@ def test_bad_names_are_refused_in_one_line(user_module, name, message):
     with pytest.raises(ValueError, match=message) as error:
         models.get_spec(name)
     assert '\n' not in str(error.value)
+
+
+_ROOT = pathlib.Path(__file__).parents[1]
+_MODES = ('parameter_server', 'replicated', 'independent')
+
+
+def _run(model, mode, **values):
+    """Two steps of two images on each of two CPU devices."""
+    return kbench.run(
+        model=model,
+        variable_update=mode,
+        num_gpus=2,
+        num_batches=2,
+        num_warmup_batches=0,
+        batch_size=2,
+        device='cpu',
+        **values,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('mode', _MODES)
+def test_keras_model_runs_in_every_mode(mode, capsys):
+    result = _run('keras:MobileNetV2', mode)
+    assert len(result.losses) == 2
+    assert np.isfinite(result.losses).all()
+    assert result.step == 2
+    assert 'keras:MobileNetV2' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('mode', _MODES)
+def test_a_users_function_runs_in_every_mode(user_module, mode, capsys):
+    result = _run(f'{user_module}:tiny', mode)
+    assert len(result.losses) == 2
+    assert result.losses[1] < result.losses[0]
+    assert result.learning_rate == 0.25
+    assert f'{user_module}:tiny' in capsys.readouterr().out
+
+
+def test_the_installed_command_finds_the_current_folder(user_module, tmp_path):
+    """Its path begins with its own folder, not with the current one."""
+    (tmp_path / 'bin').mkdir()
+    script = tmp_path / 'bin' / 'kbench'
+    script.write_text(
+        'import sys\nfrom kbench.__main__ import main\nsys.exit(main())\n'
+    )
+    done = subprocess.run(
+        [
+            *(sys.executable, script),
+            *(f'--model={user_module}:tiny', '--device=cpu', '--batch_size=2'),
+            *('--num_batches=2', '--num_warmup_batches=0'),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+        cwd=tmp_path,
+        env={**os.environ, 'PYTHONPATH': str(_ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert 'total images/sec:' in done.stdout

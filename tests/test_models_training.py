@@ -10,36 +10,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbench import models
+from kbench import models, strategies, train
+from kbench.models import layers
 
 _POLICIES = ('float32', 'mixed_bfloat16')
-# What tells a deeper network of one form from a shallower one.
-_DEPTH = ('blocks', 'convolutions', 'growth', 'width')
-
-
-def _form(spec):
-    """What a network shares with those that only differ in depth."""
-    if not isinstance(spec.builder, functools.partial):
-        return spec.builder
-    options = spec.builder.keywords
-    rest = sorted((k, repr(options[k])) for k in options if k not in _DEPTH)
-    return spec.builder.func, spec.dataset, *rest
 
 
 def _cases():
-    """Every row; both precisions for the first of each form.
-
-    The deeper networks of the same form take turns, which keeps this file
-    within minutes; rows that differ in image size alone appear once.
-    """
-    seen = {}
+    """Every network in both precisions; `_299` rows are no others."""
     for spec in models.list_specs():
         if spec.name.endswith('_299'):
             continue
-        form = _form(spec)
-        turn = seen[form] = seen.get(form, -1) + 1
-        for policy in _POLICIES if turn == 0 else [_POLICIES[turn % 2]]:
-            marks = [pytest.mark.slow] if spec.macs > 5e9 else []
+        # Those that take more than ten seconds.
+        marks = [pytest.mark.slow] if spec.name == 'nasnetlarge' else []
+        for policy in _POLICIES:
             yield pytest.param(
                 spec,
                 policy,
@@ -48,15 +32,35 @@ def _cases():
             )
 
 
+def _without_size(spec):
+    """A row's builder with its options, and what they make."""
+    builder = spec.builder
+    return builder.func, builder.args, builder.keywords, spec.parameters
+
+
+def test_rows_at_299_pixels_are_the_networks_of_224():
+    """So training the rows of 224, at another size, tests them as well."""
+    rows = models.list_specs('*_299')
+    assert len(rows) == 3
+    for spec in rows:
+        same = models.get_spec(spec.name.removesuffix('_299'))
+        assert isinstance(spec.builder, functools.partial)
+        assert _without_size(spec) == _without_size(same)
+        assert (spec.image_size, same.image_size) == (299, 224)
+
+
 @pytest.mark.parametrize(('spec', 'policy'), list(_cases()))
 def test_two_steps_on_two_replicas(spec, policy):
     with model_helpers.policy(policy):
         model, losses, missing = model_helpers.train_on_two_replicas(spec)
     assert not missing
-    assert all(math.isfinite(loss) for step in losses for loss in step)
-    for variable in model.trainable_variables:
+    assert len(losses) == 2
+    assert np.isfinite(losses).all()
+    for variable in model.weights:
         first, second = (part.numpy() for part in variable.value.values)
-        np.testing.assert_array_equal(first, second, variable.path)
+        assert np.isfinite(first).all(), variable.path
+        if variable.trainable:
+            np.testing.assert_array_equal(first, second, variable.path)
 
 
 @pytest.mark.parametrize('policy', ['mixed_float16', 'float16'])
@@ -138,3 +142,67 @@ def test_dropout_follows_the_seed_it_is_given():
         logits(1, training=False)[0], logits(2, training=False)[0]
     )
     assert [list(state.numpy()) for state in moved] == [[1, 1], [1, 2]]
+
+
+def _on_two_replicas(model, seed, training=True):
+    """A traced step that shows both replicas the same images.
+
+    Returns a function of the step to the first output of each replica.
+    """
+    replicas = strategies.create(
+        'replicated', devices=['/cpu:0', '/cpu:1'], parameter_device='/cpu:0'
+    )
+    forward = train.make_forward(model, seed=seed, training=training)
+    images = tf.ones((2, *model.inputs[0].shape[1:]))
+
+    def replica_step(step):
+        outputs, _ = forward(
+            [tf.convert_to_tensor(one) for one in model.trainable_weights],
+            [tf.convert_to_tensor(one) for one in model.non_trainable_weights],
+            *(images, step),
+            tf.distribute.get_replica_context().replica_id_in_sync_group,
+        )
+        return outputs[0]
+
+    @tf.function(autograph=False)
+    def run(step):
+        return replicas.strategy.experimental_local_results(
+            replicas.run(replica_step, (step,))
+        )
+
+    return lambda step: [
+        one.numpy() for one in run(tf.constant(step, tf.int64))
+    ]
+
+
+def test_masks_differ_between_replicas_and_follow_seed_and_step():
+    images = keras.Input((8, 8, 3))
+    x = layers.dropout(layers.flatten(images), 0.5, name='drop')
+    model = keras.Model(images, x)
+    run = _on_two_replicas(model, seed=3)
+    masks = {
+        (3, step, replica): mask
+        for step in (0, 1)
+        for replica, mask in enumerate(run(step))
+    }
+    for replica, mask in enumerate(_on_two_replicas(model, seed=4)(0)):
+        masks[4, 0, replica] = mask
+    different = {mask.tobytes() for mask in masks.values()}
+    assert len(different) == len(masks) == 6
+    for mask in masks.values():
+        assert set(mask.ravel()) == {0.0, 2.0}
+        # 384 fair coins: more than six standard deviations.
+        assert 130 < np.count_nonzero(mask) < 254
+        assert (mask[0] != mask[1]).any()
+    again = _on_two_replicas(model, seed=3)
+    for step in (1, 0):
+        for replica, mask in enumerate(again(step)):
+            np.testing.assert_array_equal(mask, masks[3, step, replica])
+
+
+def test_replicas_of_a_model_of_the_table_drop_differently():
+    model = models.create_model(models.get_spec('vgg11'), 10, 32)
+    first, second = _on_two_replicas(model, seed=1)(0)
+    assert np.abs(first - second).max() > 1e-6
+    first, second = _on_two_replicas(model, seed=1, training=False)(0)
+    np.testing.assert_array_equal(first, second)

@@ -7,6 +7,8 @@ are 0 in them, unknown before the model is built.
 import difflib
 import functools
 import importlib
+import os
+import sys
 
 from kbench import errors
 from kbench.models import applications
@@ -109,15 +111,28 @@ def _build_keras(images, num_classes, name):
     return applications.build(images, num_classes, name)
 
 
+def _import(module_name):
+    """Imports a user's module, from the current folder too.
+
+    `python -m kbench` has that folder on its path, the command `kbench`
+    has not.
+    """
+    folder = os.getcwd()
+    if not {'', folder} & set(sys.path):
+        sys.path.insert(0, folder)
+    return importlib.import_module(module_name)
+
+
 def _function_spec(name):
     module_name, _, function_name = name.partition(':')
     try:
-        module = importlib.import_module(module_name)
+        module = _import(module_name)
     except Exception as error:
         raise errors.UserError(
             f'model: cannot import {module_name!r} of {name!r} ({error}); '
             'legal are a name of --list_models, keras:<Name>, and '
-            'package.module:function with the module on PYTHONPATH'
+            'package.module:function with the module in the current folder or '
+            'on PYTHONPATH'
         ) from error
     function = getattr(module, function_name, None)
     if not callable(function):

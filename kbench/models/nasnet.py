@@ -317,7 +317,6 @@ SPECS = (
         learning_rate=0.025,
         parameters=3_346_538,
         macs=544_325_632 + 7_680,
-        top_1=96.59,
         source=f'{_PAPER}, table 1 (6 @ 768)',
     ),
 )
