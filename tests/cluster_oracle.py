@@ -26,6 +26,7 @@ def train(replicas, optimizer, asynchronous=False):
     import test_oracle as oracle
 
     from kbench import loop, metrics, optimizers, precision, schedules
+    from kbench import losses as losses_lib
     from kbench import train as train_lib
 
     with replicas.scope():
@@ -53,6 +54,7 @@ def train(replicas, optimizer, asynchronous=False):
         ),
         state=state,
         loss_scale=loss_scale,
+        l2=losses_lib.L2(),
         apply=train_lib.make_apply(
             state=state,
             optimizer=rule,

@@ -1,5 +1,6 @@
 """Moving averages to the digit, in training, checkpoints and evaluation."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -60,7 +61,7 @@ def test_as_tensorflow_1():
     """tf.train.ExponentialMovingAverage with num_updates, to the digit."""
     v1 = tf.compat.v1
     values = [np.float32(np.cos(step)) for step in range(6)]
-    weight = tf.Variable(values[0])
+    weight = keras.Variable(values[0])
     ours = averages.MovingAverages(0.4, {'w': weight})
     found = []
     for step, value in enumerate(values):

@@ -149,7 +149,7 @@ def test_unreadable_folder():
         )
         os.chmod(folder, 0o700)
     assert done.stderr.strip().endswith(
-        f'ValueError: data_dir {folder} cannot be read: Permission denied'
+        f'UserError: data_dir {folder} cannot be read: Permission denied'
     )
 
 

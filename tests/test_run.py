@@ -85,7 +85,11 @@ def test_replicas_do_not_change_the_numbers(
     data, optimizer, digits_dir, tmp_path
 ):
     """1 x 8 images equal 2 x 4, in the modes that join gradients."""
-    common = {'optimizer': optimizer, 'num_batches': 4}
+    common = {
+        'optimizer': optimizer,
+        'num_batches': 4,
+        'learning_rate': 0.002,
+    }
     if data == 'digits':
         common['data_dir'] = digits_dir
     runs = [
