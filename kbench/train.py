@@ -205,16 +205,17 @@ def _apply_if_finite(loss_scale, apply, gradients, states, measured):
     # it: it drops the order of the two where their shapes connect them, and
     # then the shapes, which are constants.
     with tf.control_dependencies(measured):
-        if not loss_scale.can_overflow:
-            return apply(gradients, states), 1.0
-        finite = gradients_lib.all_finite(gradients)
-        norm = tf.cond(
-            finite,
-            lambda: apply(gradients, states),
-            lambda: tf.constant(math.nan),
-        )
-        loss_scale.update(finite)
-        return norm, tf.cast(finite, tf.float32)
+        gradients = [tf.identity(gradient) for gradient in gradients]
+    if not loss_scale.can_overflow:
+        return apply(gradients, states), 1.0
+    finite = gradients_lib.all_finite(gradients)
+    norm = tf.cond(
+        finite,
+        lambda: apply(gradients, states),
+        lambda: tf.constant(math.nan),
+    )
+    loss_scale.update(finite)
+    return norm, tf.cast(finite, tf.float32)
 
 
 def make_train_step(

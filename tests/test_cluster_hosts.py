@@ -81,6 +81,10 @@ def _servers(hosts, mode, *flags):
 
 
 @pytest.mark.slow
+@pytest.mark.xfail(
+    strict=True,
+    reason='servers on other hosts connect to the coordinator on loopback',
+)
 @pytest.mark.parametrize('mode', ['parameter_server', 'distributed_replicated'])
 def test_servers(hosts, mode, tmp_path):
     roles = _servers(hosts, mode, '--num_batches=20', f'--train_dir={tmp_path}')

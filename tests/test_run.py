@@ -87,7 +87,7 @@ def test_replicas_do_not_change_the_numbers(
     """1 x 8 images equal 2 x 4, in the modes that join gradients."""
     common = {
         'optimizer': optimizer,
-        'num_batches': 4,
+        'num_batches': 3,
         'learning_rate': 0.002,
     }
     if data == 'digits':
