@@ -95,6 +95,10 @@ def test_servers(hosts, mode, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.xfail(
+    run=False,
+    reason='servers on other hosts connect to the coordinator on loopback',
+)
 def test_a_server_is_cut_off(hosts, tmp_path):
     roles = _servers(
         hosts,
