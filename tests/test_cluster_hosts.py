@@ -82,7 +82,7 @@ def _servers(hosts, mode, *flags):
 
 @pytest.mark.slow
 @pytest.mark.xfail(
-    strict=True,
+    run=False,
     reason='servers on other hosts connect to the coordinator on loopback',
 )
 @pytest.mark.parametrize('mode', ['parameter_server', 'distributed_replicated'])
