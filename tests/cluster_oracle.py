@@ -21,46 +21,12 @@ def images(steps):
 
 def train(replicas, optimizer, asynchronous=False):
     """Losses per step, A, B and the count of steps at the end."""
-    import keras
     import tensorflow as tf
     import test_oracle as oracle
 
-    from kbench import loop, metrics, optimizers, precision, schedules
-    from kbench import losses as losses_lib
-    from kbench import train as train_lib
+    from kbench import loop, metrics
 
-    with replicas.scope():
-        inputs = keras.Input((1, 1, 1))
-        model = keras.Model(inputs, oracle._Product(name='product')(inputs))
-        state = train_lib.TrainState(
-            weights=model.trainable_weights,
-            states=[],
-            step=tf.Variable(
-                0,
-                dtype=tf.int64,
-                trainable=False,
-                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-            ),
-        )
-        rule = optimizers.create(
-            optimizer, state.weights, oracle.SETTINGS, [True, True]
-        )
-        loss_scale = precision.LossScale(1.0)
-    step = train_lib.make_train_step(
-        replicas=replicas,
-        compute=train_lib.make_compute(
-            train_lib.make_forward(model, seed=0, training=True),
-            lambda outputs, labels: tf.reduce_mean(outputs[0]),
-        ),
-        state=state,
-        loss_scale=loss_scale,
-        l2=losses_lib.L2(),
-        apply=train_lib.make_apply(
-            state=state,
-            optimizer=rule,
-            schedule=schedules.constant(oracle.RATE),
-        ),
-    )
+    step, state = oracle.create_step(replicas, optimizer)
     steps = oracle.STEPS
     values = images(steps)
     share = GLOBAL_BATCH // replicas.total_replicas

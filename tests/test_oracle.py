@@ -47,13 +47,9 @@ def _images():
     return rng.uniform(0.5, 1.5, (STEPS, GLOBAL_BATCH)).astype(np.float32)
 
 
-def _run(mode, num_replicas, optimizer):
-    """Losses per step, and A and B at the end on the first replica."""
-    devices = [f'/cpu:{index}' for index in range(num_replicas)]
-    replicas = strategies.create(
-        mode, devices=devices, parameter_device='/cpu:0'
-    )
-    with replicas.strategy.scope():
+def create_step(replicas, optimizer):
+    """The train step of the two scalars, and their state."""
+    with replicas.scope():
         inputs = keras.Input((1, 1, 1))
         model = keras.Model(inputs, _Product(name='product')(inputs))
         state = train.TrainState(
@@ -85,6 +81,16 @@ def _run(mode, num_replicas, optimizer):
             schedule=schedules.constant(RATE),
         ),
     )
+    return step, state
+
+
+def _run(mode, num_replicas, optimizer):
+    """Losses per step, and A and B at the end on the first replica."""
+    devices = [f'/cpu:{index}' for index in range(num_replicas)]
+    replicas = strategies.create(
+        mode, devices=devices, parameter_device='/cpu:0'
+    )
+    step, state = create_step(replicas, optimizer)
     images = _images()
     share = GLOBAL_BATCH // num_replicas
 

@@ -50,6 +50,11 @@ class Data:
 
 
 def open_data(params: params_lib.Params) -> Data:
+    """Opens the data of a run, or describes what is made up.
+
+    Raises:
+        UserError: in one line, what is wrong with which folder or file.
+    """
     if not params_lib.is_real_data(params):
         name = params.data_name
         if name is None:

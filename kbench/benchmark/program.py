@@ -200,6 +200,13 @@ class _keras_config:
 
 
 def header(program: Program, mode: str, rate: float | None) -> str:
+    """The block before a run.
+
+    Args:
+        program: the objects of the run.
+        mode: `training`, `forward-only` or `evaluation`.
+        rate: learning rate of the first update, None where none is made.
+    """
     params, replicas = program.params, program.replicas
     rows = [
         ('TensorFlow', '.'.join(tf.__version__.split('.')[:2])),
