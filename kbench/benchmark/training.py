@@ -63,7 +63,7 @@ def run(program: program_lib.Program) -> result_lib.Result:
             path = saver.finish()
         except checkpoints.CheckpointError as error:
             failure = error
-    _report(program, record, watch, batches, saver)
+    _report(training, record, watch, batches, saver)
     program.replicas.finish()
     if failure is not None:
         raise failure
@@ -91,11 +91,12 @@ def _raise_if_stopped(training, path) -> None:
     )
 
 
-def _report(program, record, watch, batches, saver) -> None:
+def _report(training, record, watch, batches, saver) -> None:
+    program = training.program
     if record.metrics:
         reporting.out(reporting.total_lines(record.images_per_sec()))
         data_lib.report_input(program, record, batches)
-        _report_trouble(record, watch)
+        _report_trouble(record, watch, training.recoveries > 0)
         _tell_local_figure(program, record)
     if saver.times is not None:
         _log.info('%s', saver.times)
@@ -129,14 +130,14 @@ def _train(training, record, watch, batches, saver, length) -> None:
             done -= lost
 
 
-def _report_trouble(record, watch) -> None:
+def _report_trouble(record, watch, recovered) -> None:
     if watch.skipped_steps:
         _log.warning(
             '%d steps overflowed and were skipped; the loss scale is %g',
             watch.skipped_steps,
             record.metrics[-1][metrics.LOSS_SCALE],
         )
-    if watch.first_bad_step is not None:
+    if watch.first_bad_step is not None and not recovered:
         _log.warning(
             'the loss was not finite from step %d on', watch.first_bad_step
         )
@@ -188,7 +189,8 @@ def _run_steps(training, record, watch, batches, length, saver) -> None:
             )
         saver.after(number)
 
-    reporting.out(reporting.table_head(params.print_training_accuracy))
+    if not before:
+        reporting.out(reporting.table_head(params.print_training_accuracy))
     with progress.stage('training', total=timed) as stage:
         loop.run(
             loop.run_steps(step, batches, timed, lag, saver.is_due, stop),

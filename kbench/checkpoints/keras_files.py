@@ -11,6 +11,8 @@ import numpy as np
 
 from kbench.checkpoints import files, restoring
 
+# What a file holds besides: states of optimizers, metrics, random numbers.
+_NO_WEIGHTS = {'optimizer', 'metrics', 'seed_generator'}
 ENDS = ('.keras', '.h5')
 Layers = dict[str, list[np.ndarray]]
 
@@ -48,7 +50,7 @@ def _layers(file, path) -> Layers:
 
     def visit(name, group):
         parts = name.split('/')
-        if parts[-1] != 'vars' or parts[0] in ('optimizer', 'metrics'):
+        if parts[-1] != 'vars' or _NO_WEIGHTS & set(parts):
             return
         if not isinstance(group, h5py.Group) or not len(group):
             return
@@ -58,9 +60,9 @@ def _layers(file, path) -> Layers:
                 'not: load it in Keras and save it again'
             )
         keys = sorted(group, key=int)
-        arrays = [np.asarray(group[key]) for key in keys]
-        if np.issubdtype(arrays[0].dtype, np.number):
-            found[_text(group.attrs['name'])] = arrays
+        found[_text(group.attrs['name'])] = [
+            np.asarray(group[key]) for key in keys
+        ]
 
     file.visititems(visit)
     return found
@@ -146,6 +148,21 @@ _APPLICATIONS = (
 )
 
 
+# Whose published weights were trained on other pixels than kbench gives.
+_OTHER_PIXELS = r'(keras:)?(vgg(16|19)|resnet(50|101|152))'
+
+
+def note(path: str, model: str) -> str | None:
+    """What the user should know of weights of keras.applications."""
+    if not re.fullmatch(_OTHER_PIXELS, model.lower()):
+        return None
+    return (
+        f'if {path} holds the ImageNet weights of keras.applications: they '
+        'were trained on BGR pixels less their means, and kbench gives RGB '
+        'in [-1, 1], so train on from them'
+    )
+
+
 def to_names(
     path: str,
     layers: Layers,
@@ -165,7 +182,7 @@ def to_names(
         batch norm and kbench's has none, the moving mean has taken it.
 
     Raises:
-        CheckpointError: the layers have other names or other weights.
+        CheckpointError: there are layers or weights that the model lacks.
     """
     ours: dict[str, list[str]] = {}
     for name in weights:
@@ -190,7 +207,9 @@ def to_names(
             carried[mean] = named.pop(names[1])
         found |= named
     for mean, bias in carried.items():
-        found[mean] = found[mean] - bias
+        if mean in found:
+            found[mean] = found[mean] - bias
+    restoring.check_places(path, found, found, weights, model)
     return {
         name: _fitted(array, weights.get(name)) for name, array in found.items()
     }

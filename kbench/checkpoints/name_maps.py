@@ -161,8 +161,11 @@ def _ours_by_number(weights, model):
     return found
 
 
-def _translator(weights, model) -> Callable[[str], str | None]:
-    by_number = _ours_by_number(weights, model)
+def _translator(names, weights, model) -> Callable[[str], str | None]:
+    by_number = {}
+    # Beside a network of slim only the classifier behind it is numbered.
+    if not any(_SLIM.fullmatch(_TOP.sub('', name)) for name in names):
+        by_number = _ours_by_number(weights, model)
 
     def translate(name):
         name = _TOP.sub('', name)
@@ -228,8 +231,8 @@ def translate(
             'resnet, vgg and mobilenet models, lenet, alexnet, overfeat and '
             'trivial'
         )
-    rename = _translator(weights, model)
-    found = {}
+    rename = _translator(values, weights, model)
+    found, mapped = {}, set()
     for name, value in values.items():
         base = name.removesuffix(AVERAGE)
         new = rename(base)
@@ -237,13 +240,16 @@ def translate(
             # Steps, loss scales and slots.
             found[name] = value
             continue
+        mapped.add(new)
         found[new + name[len(base) :]] = value
     notes = [
-        f'{path} is of an original, and {text}: accuracies differ a little'
+        f'{path} is of an original, and {text}: with the same weights the '
+        'outputs differ here, so train on from it'
         for pattern, text in _DIFFERENCES
         if re.fullmatch(pattern, model)
     ]
     _join_classifiers(found)
+    restoring.check_places(path, mapped & found.keys(), found, weights, model)
     found = {
         name: _fitted(name, value, weights) for name, value in found.items()
     }

@@ -69,6 +69,33 @@ def restore(
         variable.assign(values[name])
 
 
+def check_places(
+    path: str,
+    names: Iterable[str],
+    values: Mapping[str, np.ndarray],
+    weights: Mapping[str, Any],
+    model: str,
+) -> None:
+    """Refuses weights of another program that a model has no place for.
+
+    Args:
+        path: the file, for messages.
+        names: of weights.
+        values: array by name.
+        weights: the model's by name.
+        model: its name, for messages.
+
+    Raises:
+        CheckpointError: naming the first ones.
+    """
+    rest = set(names) - weights.keys()
+    if rest:
+        raise files.CheckpointError(
+            f'{path} does not fit model {model}: it holds '
+            f'{_shown_with_shapes(rest, values)} too'
+        )
+
+
 def rename(
     values: Mapping[str, np.ndarray], scopes: str
 ) -> tuple[dict[str, np.ndarray], int]:

@@ -51,6 +51,9 @@ class Source:
             CheckpointError: it is not known what is what.
         """
         if self.layers is not None:
+            note = keras_files.note(self.path, model)
+            if note is not None:
+                tell(note)
             return keras_files.to_names(self.path, self.layers, weights, model)
         if not self.has_weights_only:
             return self.values
