@@ -208,9 +208,10 @@ def _coordinate(job, params, run):
         if not name.startswith('ps'):
             _log.warning('%s does not answer: waiting for it', name)
             return
-        reporting.error(f'{name} is lost; {last_checkpoint(params)}')
+        text = f'{name} is lost; {last_checkpoint(params)}'
+        reporting.error(text)
         monitor.end(control.FAILED + f'{name} is lost'.encode())
-        serve.leave(1)
+        serve.leave(1, text)
 
     monitor = control.Monitor(
         tasks,

@@ -24,7 +24,9 @@ RINGS = {
         'datasets',
         'flags',
         'gradients',
+        'journal',
         'losses',
+        'machine',
         'metrics',
         'models',
         'precision',
@@ -33,10 +35,12 @@ RINGS = {
         'schedules',
         'strategies',
     },
-    2: {'input', 'optimizers', 'reporting'},
+    2: {'input', 'optimizers', 'reporting', 'results'},
     3: {'evaluate', 'input_benchmark', 'loop', 'serve', 'train'},
     # Which part of a cluster this process is.
     3.5: {'job'},
+    # What a run leaves behind, whatever ends it.
+    3.6: {'record'},
     4: {'benchmark'},
     5: {'commands'},
     6: {'__init__', '__main__'},

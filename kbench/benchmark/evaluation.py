@@ -58,6 +58,7 @@ def run(program: program_lib.Program) -> result_lib.Result:
     step = evaluate.make_eval_step(program.replicas, _make_infer(program))
     total = program.data.num_examples
     batches = data_lib.Batches(program)
+    program.journal.batches = batches
     with reporting.Progress().stage('evaluating', total=total) as stage:
         done = 0
 
@@ -113,7 +114,9 @@ def run_forward_only(program: program_lib.Program) -> result_lib.Result:
     )
     reporting.out(program_lib.header(program, 'forward-only', None))
     record = loop.Record(program.global_batch_size)
+    program.journal.timed = record
     source = data_lib.Batches(program)
+    program.journal.batches = source
     batches = source.train(0)
     lag = program.lag
     progress = reporting.Progress()

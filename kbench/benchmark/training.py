@@ -236,6 +236,7 @@ def run(program: program_lib.Program) -> result_lib.Result:
         program.replicas.check_same(training.steps_seen, 'the checkpoint')
         if program.replicas.is_chief:
             params_lib.save_params(params, params.train_dir)
+    program.journal.phase('variables')
     warmup, timed = plan.run_length(program, training.step())
     reporting.out(
         program_lib.header(program, 'training', training.learning_rate())
@@ -257,6 +258,8 @@ def run(program: program_lib.Program) -> result_lib.Result:
         warn=_log.warning,
     )
     batches = data_lib.Batches(program)
+    journal = program.journal
+    journal.timed, journal.watch, journal.batches = record, watch, batches
     _run_steps(training, record, watch, batches, (warmup, timed))
     path = training.write(training.take()) if params.train_dir else None
     reporting.out(reporting.total_lines(record.images_per_sec()))
@@ -296,6 +299,7 @@ def _run_steps(training, record, watch, batches, length) -> None:
 
     def see(finished):
         training.steps_seen += 1
+        program.journal.phase('first_step')
         watch.see(training.steps_seen, finished.metrics)
         stage.advance()
 
@@ -310,6 +314,7 @@ def _run_steps(training, record, watch, batches, length) -> None:
             see(finished)
     if training.stopped is not None:
         return
+    program.journal.phase('warm_up')
     saver = saver_lib.Saver(training)
 
     def on_step(number, finished):

@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from kbench import errors
-from kbench.params import table
+from kbench.params import outputs, table
 
 
 class ParamsError(errors.UserError):
@@ -339,6 +339,7 @@ _COMBINATIONS = (
     _schedules_exclude_each_other,
     _data_has_a_source,
     _input_is_possible,
+    *outputs.CHECKS,
 )
 
 

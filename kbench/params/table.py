@@ -724,8 +724,7 @@ _GROUPS = {
             'result_storage',
             None,
             'Where the record of the run goes: a path that ends in .json or '
-            '.jsonl, or a database URL.',
-            unbuilt=True,
+            '.jsonl, or a database URL such as sqlite:///runs.db.',
         ),
     ),
 }

@@ -1,0 +1,23 @@
+"""Which combinations of what a run leaves behind can work."""
+
+from collections.abc import Callable
+from typing import Any
+
+
+def _record_has_a_place(p: Any) -> str | None:
+    place = p.result_storage
+    if place is None or '://' in place or place.endswith(('.json', '.jsonl')):
+        return None
+    legal = (
+        'a path that ends in .json or .jsonl, or a database URL such as '
+        'sqlite:///runs.db'
+    )
+    if place == 'cbuild_benchmark_datastore':
+        return (
+            f'--result_storage={place} was a store inside Google; what takes '
+            f'its place is {legal}'
+        )
+    return f'--result_storage={place!r} is not legal: it takes {legal}'
+
+
+CHECKS: tuple[Callable[[Any], str | None], ...] = (_record_has_a_place,)
