@@ -91,8 +91,9 @@ def _play(
             params.data_name,
             'validation' if params.eval else params.data_subset,
         )
-    if params.train_dir is not None and not params.eval and leads:
-        runtime.check_writable('train_dir', params.train_dir)
+    if leads:
+        for name, folder in params_lib.written_folders(params):
+            runtime.check_writable(name, folder)
 
     def train(part, met):
         with runtime.stopping_on_sigterm():

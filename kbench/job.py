@@ -62,6 +62,7 @@ def _check_settings(params: params_lib.Params, topology: str) -> None:
         ('--staged_vars', params.staged_vars, on_servers, servers),
         ('--ps_shard_bytes', params.ps_shard_bytes, on_servers, servers),
         ('--forward_only', params.forward_only, not on_servers, alone),
+        ('--graph_file', params.graph_file, not on_servers, alone),
         ('--eval', params.eval, topology == LOCAL, alone),
     ):
         if is_set and not legal:

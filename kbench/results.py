@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from kbench import errors
+from kbench import errors, files
 
 # The table of a database.
 TABLE = 'kbench_runs'
@@ -73,16 +73,9 @@ class _File:
 
     def write(self, record):
         text = json.dumps(plain(record), indent=2, allow_nan=False) + '\n'
-        partial = f'{self._path}.{os.getpid()}.tmp'
         try:
-            with open(partial, 'w', encoding='utf-8') as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, self._path)
+            files.replace(self._path, text.encode())
         except OSError as error:
-            if os.path.exists(partial):
-                os.remove(partial)
             raise _os_failure(self._path, error) from None
 
 

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parents[1] / 'kbench'
 
 RINGS = {
-    -1: {'errors'},
+    -1: {'errors', 'files'},
     0: {'params', 'throughput'},
     # What strategies are made of, each from those before it.
     0.2: {'cluster', 'collectives', 'copies', 'pinning'},
@@ -34,6 +34,7 @@ RINGS = {
         'runtime',
         'schedules',
         'strategies',
+        'traces',
     },
     2: {'input', 'optimizers', 'reporting', 'results'},
     3: {'evaluate', 'input_benchmark', 'loop', 'serve', 'train'},

@@ -17,6 +17,7 @@ from kbench import (
 from kbench.benchmark import data as data_lib
 from kbench.benchmark import program as program_lib
 from kbench.benchmark import result as result_lib
+from kbench.benchmark import tracing
 
 _log = logging.getLogger('kbench')
 
@@ -109,8 +110,11 @@ def run_forward_only(program: program_lib.Program) -> result_lib.Result:
             values += metrics.accuracies(outputs, labels)
         return tf.stack(values)
 
-    step = evaluate.make_forward_step(
-        program.replicas, _make_infer(program), measure
+    step = tracing.with_graph(
+        program,
+        evaluate.make_forward_step(
+            program.replicas, _make_infer(program), measure
+        ),
     )
     reporting.out(program_lib.header(program, 'forward-only', None))
     record = loop.Record(program.global_batch_size)
@@ -121,9 +125,12 @@ def run_forward_only(program: program_lib.Program) -> result_lib.Result:
     lag = program.lag
     progress = reporting.Progress()
     warmup = program_lib.warmup_steps(program)
-    with progress.stage('warming up', total=warmup) as stage:
-        for _ in loop.run_steps(step, batches, warmup, lag):
-            stage.advance()
+    for name, steps, around in tracing.untimed(program, warmup):
+        with around, progress.stage(name, total=steps) as stage:
+            for _ in loop.run_steps(step, batches, steps, lag):
+                program.journal.phase('first_step')
+                stage.advance()
+    program.journal.phase('warm_up')
 
     def on_step(number, finished):
         stage.advance()

@@ -26,6 +26,7 @@ from kbench import job as job_lib
 from kbench import journal as journal_lib
 from kbench import params as params_lib
 from kbench.benchmark import data as data_lib
+from kbench.benchmark import tracing
 
 _WARMUP_STEPS = 10
 
@@ -302,12 +303,14 @@ def planned_steps(program: Program) -> int:
 
 
 def warmup_steps(program: Program) -> int:
-    """Steps before the timing starts."""
+    """Steps before the timing starts, traced ones included."""
     params = program.params
+    traced = tracing.extra_steps(params)
     if params.num_warmup_batches is not None:
-        return params.num_warmup_batches
+        return params.num_warmup_batches + traced
     # cuDNN chooses after so many runs of an operation.
-    return max(_WARMUP_STEPS, (params.autotune_threshold or 0) + 1)
+    own = max(_WARMUP_STEPS, (params.autotune_threshold or 0) + 1)
+    return own + traced
 
 
 def restore_weights(

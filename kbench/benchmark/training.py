@@ -24,7 +24,7 @@ from kbench import (
 )
 from kbench import params as params_lib
 from kbench.benchmark import data as data_lib
-from kbench.benchmark import plan
+from kbench.benchmark import plan, tracing
 from kbench.benchmark import program as program_lib
 from kbench.benchmark import result as result_lib
 from kbench.benchmark import saver as saver_lib
@@ -292,7 +292,7 @@ def _report_trouble(record, watch) -> None:
 def _run_steps(training, record, watch, batches, length) -> None:
     program, params = training.program, training.program.params
     warmup, timed = length
-    step = training.make_step()
+    step = tracing.with_graph(program, training.make_step())
     batches = batches.train(training.steps_seen)
     lag = program.lag
     progress = reporting.Progress()
@@ -309,11 +309,14 @@ def _run_steps(training, record, watch, batches, length) -> None:
             training.stopped = reason or 'another worker was asked to end'
         return training.stopped is not None
 
-    with progress.stage('warming up', total=warmup) as stage:
-        for finished in loop.run_steps(step, batches, warmup, lag, stop=stop):
-            see(finished)
-    if training.stopped is not None:
-        return
+    for name, count, around in tracing.untimed(program, warmup):
+        with around, progress.stage(name, total=count) as stage:
+            for finished in loop.run_steps(
+                step, batches, count, lag, stop=stop
+            ):
+                see(finished)
+        if training.stopped is not None:
+            return
     program.journal.phase('warm_up')
     saver = saver_lib.Saver(training)
 
@@ -335,7 +338,8 @@ def _run_steps(training, record, watch, batches, length) -> None:
         saver.after(number)
 
     reporting.out(reporting.table_head(params.print_training_accuracy))
-    with progress.stage('training', total=timed) as stage:
+    around = tracing.around_timed(program, warmup, timed)
+    with around, progress.stage('training', total=timed) as stage:
         loop.run(
             loop.run_steps(step, batches, timed, lag, saver.is_due, stop),
             record,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from kbench.params import checks, table
+from kbench.params import checks, outputs, table
 from kbench.params.checks import ParamsError, parse_piecewise
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     'parse_piecewise',
     'save_params',
     'set_to_ignored',
+    'written_folders',
 ]
 
 FILE_NAME = 'parameters.json'
@@ -89,6 +90,23 @@ def environment(params: Params) -> dict[str, str]:
         if params.num_intra_threads:
             variables['OMP_NUM_THREADS'] = str(params.num_intra_threads)
     return variables
+
+
+def written_folders(params: Params) -> list[tuple[str, str]]:
+    """Parameters that name what a run writes, and the folder of each."""
+    found = []
+    if params.train_dir is not None and not params.eval:
+        found.append(('train_dir', params.train_dir))
+    for name in outputs.PROFILES:
+        path = getattr(params, name)
+        if path is None:
+            continue
+        is_folder = name == 'trace_file' and not path.endswith(
+            ('.json', '.json.gz')
+        )
+        folder = path if is_folder else os.path.dirname(os.path.abspath(path))
+        found.append((name, folder))
+    return found
 
 
 def is_real_data(params: Params) -> bool:

@@ -20,4 +20,22 @@ def _record_has_a_place(p: Any) -> str | None:
     return f'--result_storage={place!r} is not legal: it takes {legal}'
 
 
-CHECKS: tuple[Callable[[Any], str | None], ...] = (_record_has_a_place,)
+# Files of a profile.
+PROFILES = ('trace_file', 'tfprof_file', 'graph_file')
+
+
+def _profiles_are_of_steps(p: Any) -> str | None:
+    for other in ('eval', 'benchmark_input'):
+        for name in PROFILES:
+            if getattr(p, other) and getattr(p, name) is not None:
+                return (
+                    f'--{name} is of the steps of a training or of '
+                    f'--forward_only: it excludes --{other}'
+                )
+    return None
+
+
+CHECKS: tuple[Callable[[Any], str | None], ...] = (
+    _record_has_a_place,
+    _profiles_are_of_steps,
+)

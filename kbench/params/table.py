@@ -353,15 +353,19 @@ _GROUPS = {
             None,
             'Write a profile of a few steps after the warm-up: a Chrome '
             'trace where the name ends in .json or .json.gz, else a '
-            'TensorBoard profile folder.',
-            unbuilt=True,
+            'TensorBoard profile folder. Three untimed steps are added.',
+        ),
+        _string(
+            'tfprof_file',
+            None,
+            'Write a table of the time by operation type over the same steps, '
+            'as text.',
         ),
         _string(
             'graph_file',
             None,
             'Write the graph of the train step, as text where the name '
             'ends in txt.',
-            unbuilt=True,
         ),
         _float(
             'gpu_memory_frac_for_testing',
