@@ -227,6 +227,7 @@ def make_train_step(
     apply: Callable,
     l2: losses.L2,
     compress_gradients: bool = False,
+    observe: Callable | None = None,
 ) -> Callable[[tuple], tf.Tensor]:
     """Makes one step of training over all replicas.
 
@@ -239,10 +240,13 @@ def make_train_step(
         l2: weight decay as part of the loss.
         compress_gradients: whether they travel in float16, if they travel;
             the loss scale must look for overflow then.
+        observe: takes the mean gradients, after the update, to float32
+            numbers, such as `summaries.make_observe` has it.
 
     Returns:
         A function of (images, labels) per replica to a float32 vector of
-        metrics in the order of `metrics.LOSS`, `metrics.TOP_1`...
+        metrics in the order of `metrics.LOSS`, `metrics.TOP_1`..., and
+        behind them the numbers of `observe`.
     """
     compress = compress_gradients and replicas.share_gradients
 
@@ -272,7 +276,10 @@ def make_train_step(
         norm, finite = _apply_if_finite(
             loss_scale, apply, gradients, states, measured
         )
-        return metrics.vector(measured, finite, scale, norm)
+        vector = metrics.vector(measured, finite, scale, norm)
+        if observe is None:
+            return vector
+        return tf.concat([vector, observe(gradients)], axis=0)
 
     like = (state.weights, state.states)
     dtype = tf.float16 if compress else tf.float32

@@ -34,6 +34,7 @@ RINGS = {
         'runtime',
         'schedules',
         'strategies',
+        'summaries',
         'traces',
     },
     2: {'input', 'optimizers', 'reporting', 'results'},

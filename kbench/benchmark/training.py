@@ -24,7 +24,7 @@ from kbench import (
 )
 from kbench import params as params_lib
 from kbench.benchmark import data as data_lib
-from kbench.benchmark import plan, tracing
+from kbench.benchmark import plan, summarizing, tracing
 from kbench.benchmark import program as program_lib
 from kbench.benchmark import result as result_lib
 from kbench.benchmark import saver as saver_lib
@@ -93,8 +93,12 @@ class Training:
                     {weight.path: weight for weight in model.weights},
                 )
 
-    def make_step(self):
-        """Makes the train step of this run."""
+    def make_step(self, observe=None):
+        """Makes the train step of this run.
+
+        Args:
+            observe: as `train.make_train_step` has it.
+        """
         program, params = self.program, self.program.params
         in_loss = not program_lib.decays_weights(params)
         compute = train.make_compute(
@@ -106,7 +110,8 @@ class Training:
                 aux_loss_weight=program.spec.aux_loss_weight,
             ),
             prepare=data_lib.make_prepare(program),
-            accuracy=params.print_training_accuracy,
+            accuracy=params.print_training_accuracy
+            or summarizing.is_on(params),
             num_micro_batches=params.num_grad_accumulation,
             xla=params.xla,
         )
@@ -129,6 +134,7 @@ class Training:
                 params.weight_decay if in_loss else 0.0, program.decayed
             ),
             compress_gradients=params.fp16_compress_gradients,
+            observe=observe,
         )
 
     def learning_rate(self) -> float:
@@ -260,7 +266,8 @@ def run(program: program_lib.Program) -> result_lib.Result:
     batches = data_lib.Batches(program)
     journal = program.journal
     journal.timed, journal.watch, journal.batches = record, watch, batches
-    _run_steps(training, record, watch, batches, (warmup, timed))
+    with summarizing.opened(training) as summaries:
+        _run_steps(training, record, watch, batches, (warmup, timed), summaries)
     path = training.write(training.take()) if params.train_dir else None
     reporting.out(reporting.total_lines(record.images_per_sec()))
     data_lib.report_input(program, record, batches)
@@ -289,10 +296,11 @@ def _report_trouble(record, watch) -> None:
         )
 
 
-def _run_steps(training, record, watch, batches, length) -> None:
+def _run_steps(training, record, watch, batches, length, summaries) -> None:
     program, params = training.program, training.program.params
     warmup, timed = length
     step = tracing.with_graph(program, training.make_step())
+    step = summaries.around(step, warmup)
     batches = batches.train(training.steps_seen)
     lag = program.lag
     progress = reporting.Progress()
@@ -301,6 +309,7 @@ def _run_steps(training, record, watch, batches, length) -> None:
         training.steps_seen += 1
         program.journal.phase('first_step')
         watch.see(training.steps_seen, finished.metrics)
+        summaries.see(finished)
         stage.advance()
 
     def stop(vector):

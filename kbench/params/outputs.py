@@ -35,7 +35,18 @@ def _profiles_are_of_steps(p: Any) -> str | None:
     return None
 
 
+def _summaries_have_a_place(p: Any) -> str | None:
+    wanted = p.summary_verbosity and p.save_summaries_steps
+    if wanted and p.train_dir is None:
+        return (
+            f'--save_summaries_steps={p.save_summaries_steps} needs '
+            '--train_dir, the folder of the summaries'
+        )
+    return None
+
+
 CHECKS: tuple[Callable[[Any], str | None], ...] = (
     _record_has_a_place,
     _profiles_are_of_steps,
+    _summaries_have_a_place,
 )

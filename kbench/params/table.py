@@ -679,15 +679,14 @@ _GROUPS = {
             'summary_verbosity',
             0,
             '0 nothing; 1 scalars; 2 histogram of all gradients; 3 '
-            'histograms of each gradient and variable, and images.',
+            'histograms of each gradient and variable, and images. Needs '
+            'save_summaries_steps.',
             maximum=3,
-            unbuilt=True,
         ),
         _int(
             'save_summaries_steps',
             0,
-            'Steps between summaries; 0: none.',
-            unbuilt=True,
+            'Steps between summaries for TensorBoard, in train_dir; 0: none.',
         ),
         _int(
             'save_model_secs',
