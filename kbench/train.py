@@ -240,13 +240,12 @@ def make_train_step(
         l2: weight decay as part of the loss.
         compress_gradients: whether they travel in float16, if they travel;
             the loss scale must look for overflow then.
-        observe: takes the mean gradients, after the update, to float32
-            numbers, such as `summaries.make_observe` has it.
+        observe: from `summaries.make_observe`.
 
     Returns:
         A function of (images, labels) per replica to a float32 vector of
-        metrics in the order of `metrics.LOSS`, `metrics.TOP_1`..., and
-        behind them the numbers of `observe`.
+        metrics in the order of `metrics.LOSS`, `metrics.TOP_1`..., then what
+        `observe` makes of the gradients.
     """
     compress = compress_gradients and replicas.share_gradients
 
@@ -276,10 +275,8 @@ def make_train_step(
         norm, finite = _apply_if_finite(
             loss_scale, apply, gradients, states, measured
         )
-        vector = metrics.vector(measured, finite, scale, norm)
-        if observe is None:
-            return vector
-        return tf.concat([vector, observe(gradients)], axis=0)
+        more = [] if observe is None else [observe(gradients)]
+        return metrics.vector(measured, finite, scale, norm, more)
 
     like = (state.weights, state.states)
     dtype = tf.float16 if compress else tf.float32
