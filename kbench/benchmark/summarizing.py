@@ -121,7 +121,8 @@ class _Written(Summaries):
             values = tf.cast(images, tf.float32).numpy()
             if transpose:
                 values = np.moveaxis(values, 1, 3)
-            if not is_real:
+            # Bytes, or -1..1 in any other type.
+            if images.dtype != tf.uint8:
                 values = (values + 1.0) * 127.5
             return np.clip(np.round(values), 0, 255).astype(np.uint8)
 
