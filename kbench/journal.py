@@ -49,6 +49,10 @@ class Journal:
         if age is not None:
             self.phases_sec['process'] = age
 
+    def follow(self, timed: Any, watch: Any, batches: Any) -> None:
+        """Notes what fills while the steps run."""
+        self.timed, self.watch, self.batches = timed, watch, batches
+
     def phase(self, name: str) -> None:
         """Notes that a phase of the start ends now.
 

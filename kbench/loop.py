@@ -20,6 +20,10 @@ class TrainingError(errors.UserError):
     """Training cannot go on; its text is one line."""
 
 
+class NotFiniteError(TrainingError):
+    """The loss is infinity or NaN."""
+
+
 class FinishedStep(NamedTuple):
     """What the host knows of a step when it is done.
 
@@ -104,8 +108,9 @@ class Watch:
             metrics_vector: what the step returned.
 
         Raises:
-            TrainingError: the loss is not finite with `stop_on_nan`, or 50
-                steps in a row overflowed although the scale cannot fall.
+            NotFiniteError: the loss is not finite, with `stop_on_nan`.
+            TrainingError: 50 steps in a row overflowed although the scale
+                cannot fall.
         """
         scale = float(metrics_vector[metrics.LOSS_SCALE])
         skipped = metrics_vector[metrics.FINITE] == 0
@@ -118,13 +123,15 @@ class Watch:
                 f'{step} although the loss scale, {scale:g}, falls no '
                 'further: the gradients are not finite in float16'
             )
-        if math.isfinite(metrics_vector[metrics.LOSS]) or self.first_bad_step:
+        if math.isfinite(metrics_vector[metrics.LOSS]):
             return
-        self.first_bad_step = step
         text = f'the loss is {metrics_vector[metrics.LOSS]} at step {step}'
+        if self.first_bad_step is None:
+            self.first_bad_step = step
+            if not self._stop_on_nan:
+                self._warn(text)
         if self._stop_on_nan:
-            raise TrainingError(text)
-        self._warn(text)
+            raise NotFiniteError(text)
 
 
 @dataclasses.dataclass
@@ -171,7 +178,7 @@ def run(
 
     Args:
         steps: from `run_steps`.
-        record: takes in what is measured.
+        record: takes in what is measured, in addition to what it has.
         on_step: called with the number of each step, from 1, when it is
             done and recorded: shows, saves, and may raise.
     """
@@ -181,4 +188,4 @@ def run(
             record.add(finished)
             on_step(number, finished)
     finally:
-        record.elapsed_sec = time.perf_counter() - start
+        record.elapsed_sec += time.perf_counter() - start

@@ -66,7 +66,7 @@ def test_restoring(tmp_path):
     'change, parts',
     [
         (lambda v: v.pop('a/half'), ['lacks', 'a/half']),
-        (lambda v: v.update(b=np.zeros(1)), ['holds b too']),
+        (lambda v: v.update(b=np.zeros(1)), ['holds b (1,) too']),
         (
             lambda v: v.update({'a/kernel': np.zeros((3, 3))}),
             ['a/kernel', '(3, 3)', '(2, 3)'],
@@ -87,7 +87,8 @@ def test_what_does_not_fit_changes_nothing(change, parts):
 
 def test_the_first_names_stand_for_many():
     values = {f'x{index}': np.zeros(1) for index in range(9)}
-    with pytest.raises(checkpoints.CheckpointError, match='x2 and 6 more too'):
+    match = r'x2 \(1,\) and 6 more too'
+    with pytest.raises(checkpoints.CheckpointError, match=match):
         checkpoints.restore('p', values, {}, what='model m')
 
 

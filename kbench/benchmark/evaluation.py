@@ -5,7 +5,6 @@ import logging
 import tensorflow as tf
 
 from kbench import (
-    checkpoints,
     errors,
     evaluate,
     loop,
@@ -16,6 +15,7 @@ from kbench import (
 )
 from kbench.benchmark import data as data_lib
 from kbench.benchmark import program as program_lib
+from kbench.benchmark import restoring
 from kbench.benchmark import result as result_lib
 from kbench.benchmark import tracing
 
@@ -45,14 +45,8 @@ def run(program: program_lib.Program) -> result_lib.Result:
         raise errors.UserError(
             '--eval needs real data: set --data_dir, or --data_name=digits'
         )
-    path = checkpoints.latest(params.train_dir)
-    if path is None:
-        raise errors.UserError(
-            f'--train_dir={params.train_dir} holds no checkpoint to evaluate'
-        )
-    values = checkpoints.load(path)
+    path, step_number = restoring.for_evaluation(program)
     averaged = params.moving_average_decay is not None
-    program_lib.restore_weights(program, path, values, averaged=averaged)
     reporting.out(program_lib.header(program, 'evaluation', None))
     which = 'moving averages' if averaged else 'weights'
     _log.info('evaluating the %s of %s', which, path)
@@ -91,7 +85,7 @@ def run(program: program_lib.Program) -> result_lib.Result:
         images_per_sec=found.images_per_sec,
         skipped_images=batches.skipped_images,
         checkpoint=path,
-        step=int(values.get('global_step', 0)),
+        step=step_number,
         evaluation=found,
     )
 

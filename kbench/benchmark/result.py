@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from kbench import evaluate
+from kbench import checkpoints, evaluate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Result:
         step: updates done when the run ended.
         first_bad_step: first step whose loss was not finite, or None.
         checkpoint: the checkpoint written or evaluated, or None.
+        saves: what the checkpoints cost, or None.
+        recoveries: how often the run went back for `recover_on_nan`.
         evaluation: of the whole evaluation set, or None.
     """
 
@@ -45,4 +47,6 @@ class Result:
     step: int = 0
     first_bad_step: int | None = None
     checkpoint: str | None = None
+    saves: checkpoints.SaveTimes | None = None
+    recoveries: int = 0
     evaluation: evaluate.Evaluation | None = None

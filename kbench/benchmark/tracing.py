@@ -59,10 +59,12 @@ def untimed(
 
 
 def around_timed(
-    program: Any, num_untimed: int, num_timed: int
+    training: Any, num_untimed: int, num_timed: int
 ) -> AbstractContextManager:
     """Profiles the timed steps of a run that has no others."""
-    if num_untimed or not extra_steps(program.params):
+    program = training.program
+    wanted = extra_steps(program.params) and not training.recoveries
+    if num_untimed or not wanted:
         return contextlib.nullcontext()
     _log.warning('no step is left to trace: the timed one is traced')
     return _tracing(program, num_timed)

@@ -196,11 +196,15 @@ def inherit_for_eval(values: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         The values, with model, data and numerics of
-        `train_dir/parameters.json` where the user set none. Unchanged where
+        `train_dir/parameters.json`, or of the one beside the checkpoint,
+        where the user set none. Unchanged where
         the run is no evaluation or the folder holds no such file.
     """
     named = _canonical(values)
     directory = named.get('train_dir')
+    if directory is None and isinstance(named.get('checkpoint'), str):
+        path = named['checkpoint']
+        directory = path if os.path.isdir(path) else os.path.dirname(path)
     if not named.get('eval') or not isinstance(directory, str):
         return named
     if not os.path.exists(os.path.join(directory, FILE_NAME)):

@@ -542,6 +542,12 @@ _GROUPS = {
             False,
             'End the run with an error when the loss is not finite.',
         ),
+        _int(
+            'recover_on_nan',
+            0,
+            'When the loss is not finite, go back to the last checkpoint and '
+            'on behind the batch that did it, at most so many times.',
+        ),
     ),
     'Precision': (
         _bool(
@@ -720,8 +726,35 @@ _GROUPS = {
         _string(
             'ckpt_scope',
             None,
-            'old:new renames variables on restore.',
-            unbuilt=True,
+            'old:new renames the variables of a checkpoint when it is read: '
+            'scope old becomes scope new.',
+        ),
+        _string(
+            'checkpoint',
+            None,
+            'The checkpoint to evaluate or to go on from, instead of the '
+            'newest of train_dir; with eval also a .keras or .h5 file of '
+            'Keras, or a checkpoint of tf_cnn_benchmarks.',
+        ),
+        _string(
+            'init_checkpoint',
+            None,
+            'Start a new training from the weights of this checkpoint or '
+            'file of Keras, at step 0; a train_dir that holds checkpoints '
+            'goes on from those.',
+        ),
+        _string(
+            'ckpt_data_format',
+            'NCHW',
+            'In which layout a checkpoint of tf_cnn_benchmarks was trained.',
+            choices=('NCHW', 'NHWC'),
+        ),
+        _string(
+            'on_save_error',
+            'warn',
+            'When a checkpoint in the middle of a run cannot be written: go '
+            'on with a warning, or stop.',
+            choices=('warn', 'stop'),
         ),
         _string(
             'result_storage',
