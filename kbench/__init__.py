@@ -8,6 +8,7 @@
 Importing the package does not import TensorFlow.
 """
 
+import logging
 from typing import Any
 
 from kbench import (
@@ -57,6 +58,8 @@ def run(**values: Any) -> Any:
         UserError: what is wrong with a parameter, a file or the machine, in
             one line.
     """
+    reporting.route_logging()
+    params_lib.await_training(values, logging.getLogger('kbench').info)
     return run_params(make_params(**params_lib.inherit_for_eval(values)))
 
 

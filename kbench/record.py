@@ -65,7 +65,9 @@ def _timed(timed: Any) -> dict[str, Any]:
         return found
     speed = throughput.measure(times, timed.images_per_step)
     return found | {
-        'images_per_sec': timed.images_per_sec() if timed.elapsed_sec else None,
+        'images_per_sec': timed.images_per_sec()
+        if timed.elapsed_sec > 0
+        else None,
         'images_per_sec_mean': speed.mean,
         'images_per_sec_standard_error': speed.standard_error,
         'images_per_sec_jitter': speed.jitter,

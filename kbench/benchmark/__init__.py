@@ -7,7 +7,7 @@ from kbench import job as job_lib
 from kbench import journal as journal_lib
 from kbench import losses, reporting
 from kbench import params as params_lib
-from kbench.benchmark import evaluation, inputs, training
+from kbench.benchmark import evaluation, forward, inputs, training
 from kbench.benchmark import program as program_lib
 from kbench.benchmark.result import Result
 
@@ -49,7 +49,7 @@ def run(
     if params.eval:
         return evaluation.run(program)
     if params.forward_only:
-        return evaluation.run_forward_only(program)
+        return forward.run(program)
     return training.run(program)
 
 

@@ -13,8 +13,8 @@ from kbench import (
     runtime,
 )
 from kbench import params as params_lib
-from kbench.benchmark import data as data_lib
 from kbench.benchmark import beside, ending, plan, restoring, state, tracing
+from kbench.benchmark import data as data_lib
 from kbench.benchmark import program as program_lib
 from kbench.benchmark import result as result_lib
 from kbench.benchmark import saver as saver_lib
@@ -66,9 +66,7 @@ def run(program: program_lib.Program) -> result_lib.Result:
         _stopping(params),
         beside.opened(training) as extras,
     ):
-        _train(
-            training, record, watch, batches, saver, (warmup, timed), extras
-        )
+        _train(training, record, watch, batches, saver, (warmup, timed), extras)
         try:
             path = saver.finish()
         except checkpoints.CheckpointError as error:
@@ -79,7 +77,9 @@ def run(program: program_lib.Program) -> result_lib.Result:
         raise failure
     _raise_if_stopped(training, path)
     ending.mark(program, training.step())
-    return _result(training, record, watch, batches, saver, path)
+    return extras.evaluations.added_to(
+        _result(training, record, watch, batches, saver, path)
+    )
 
 
 def _stopping(params) -> contextlib.AbstractContextManager:
@@ -154,9 +154,22 @@ def _report_trouble(record, watch) -> None:
         )
 
 
-def _run_steps(
-    training, record, watch, batches, length, saver, extras
-) -> None:
+def _show(params, number, record, finished) -> None:
+    """Prints the line of a step, where it has one."""
+    if number != 1 and number % params.display_every:
+        return
+    accuracies = [
+        float(finished.metrics[column])
+        for column in (metrics.TOP_1, metrics.TOP_5)
+        if params.print_training_accuracy
+    ]
+    loss = float(finished.metrics[metrics.LOSS])
+    reporting.out(
+        reporting.step_line(number, record.throughput(), loss, accuracies)
+    )
+
+
+def _run_steps(training, record, watch, batches, length, saver, extras) -> None:
     program, params = training.program, training.program.params
     warmup, timed = length
     # Made anew after a recovery: workers may keep copies of the weights.
@@ -194,27 +207,12 @@ def _run_steps(
 
     def on_step(number, finished):
         see(finished)
-        shown = before + number
-        if shown == 1 or shown % params.display_every == 0:
-            reporting.out(
-                reporting.step_line(
-                    shown,
-                    record.throughput(),
-                    float(finished.metrics[metrics.LOSS]),
-                    [
-                        float(finished.metrics[column])
-                        for column in (metrics.TOP_1, metrics.TOP_5)
-                        if params.print_training_accuracy
-                    ],
-                )
-            )
+        _show(params, before + number, record, finished)
         saver.after(number)
         return extras.evaluations.after(number, record)
 
     def is_due(number):
-        return bool(
-            saver.is_due(number) | extras.evaluations.is_due(number)
-        )
+        return bool(saver.is_due(number) | extras.evaluations.is_due(number))
 
     reporting.out(reporting.table_head(params.print_training_accuracy))
     around = tracing.around_timed(training, warmup, timed)

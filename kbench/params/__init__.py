@@ -3,7 +3,8 @@
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kbench.params import checks, outputs, table
@@ -12,6 +13,7 @@ from kbench.params.checks import ParamsError, parse_piecewise
 __all__ = [
     'Params',
     'ParamsError',
+    'await_training',
     'environment',
     'inherit_for_eval',
     'is_real_data',
@@ -186,6 +188,40 @@ _INHERITED = (
     'label_smoothing',
     'optimizer',
 )
+
+
+def await_training(
+    values: Mapping[str, Any], tell: Callable[[str], None]
+) -> None:
+    """Waits until a training that is to be evaluated has begun.
+
+    It knows the model; so an evaluator may be started before it.
+
+    Args:
+        values: what the user set, by name.
+        tell: told in a line that this waits, if it does.
+    """
+    named = _canonical(values)
+    directory, limit = named.get('train_dir'), named.get('eval_timeout_secs')
+    follows = named.get('eval') and named.get('eval_interval_secs')
+    if not follows or not isinstance(directory, str):
+        return
+    start, told = time.monotonic(), False
+    while not _has_begun(directory):
+        if isinstance(limit, int) and 0 < limit < time.monotonic() - start:
+            return
+        if not told:
+            told = True
+            tell(f'waiting for a training in {directory}')
+        time.sleep(0.2)
+
+
+def _has_begun(directory: str) -> bool:
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return False
+    return FILE_NAME in names or any(n.endswith('.index') for n in names)
 
 
 def inherit_for_eval(values: Mapping[str, Any]) -> dict[str, Any]:

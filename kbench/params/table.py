@@ -114,9 +114,40 @@ _GROUPS = {
         _int(
             'eval_interval_secs',
             0,
-            'With eval: seconds between looks for a newer checkpoint; 0 '
-            'evaluates once.',
-            unbuilt=True,
+            'With eval: seconds between looks for a newer checkpoint, until '
+            'the training has ended; 0 evaluates once.',
+        ),
+        _int(
+            'eval_timeout_secs',
+            0,
+            'With eval_interval_secs: end when no new checkpoint has come '
+            'for so many seconds; 0 waits for the end of the training.',
+        ),
+        _int(
+            'num_eval_batches',
+            None,
+            'Evaluate only so many batches of the held-out images.',
+            minimum=1,
+        ),
+        _int(
+            'eval_during_training_every_n_steps',
+            None,
+            'Evaluate in the middle of a training, every so many steps and '
+            'after the last one. The time is not counted.',
+            minimum=1,
+        ),
+        _float(
+            'eval_during_training_every_n_epochs',
+            None,
+            'The same, every so many epochs.',
+            exclusive=True,
+        ),
+        _float(
+            'stop_at_top_1_accuracy',
+            None,
+            'End the training when an evaluation during it finds this share '
+            'of the images right.',
+            maximum=1.0,
         ),
         _bool(
             'forward_only',
@@ -721,7 +752,6 @@ _GROUPS = {
             'eval_dir',
             None,
             'Folder of evaluation results; unset: train_dir/eval.',
-            unbuilt=True,
         ),
         _string(
             'ckpt_scope',
