@@ -76,7 +76,9 @@ def run_steps(
             stopping = stopping or stop(vector)
             now = time.perf_counter()
             yield FinishedStep(vector, now - last, waited)
-            last = time.perf_counter() if lag == 0 else now
+            # What the caller did with the step is no part of the next one,
+            # unless that has run meanwhile.
+            last = now if running else time.perf_counter()
         if stopping:
             return
 
@@ -172,7 +174,7 @@ class Record:
 def run(
     steps: Iterator[FinishedStep],
     record: Record,
-    on_step: Callable[[int, FinishedStep], None],
+    on_step: Callable[[int, FinishedStep], bool | None],
 ) -> None:
     """Runs timed steps to their end.
 
@@ -180,12 +182,14 @@ def run(
         steps: from `run_steps`.
         record: takes in what is measured, in addition to what it has.
         on_step: called with the number of each step, from 1, when it is
-            done and recorded: shows, saves, and may raise.
+            done and recorded: shows, saves, and may raise; where it returns
+            True the run ends, with no other step under way or after it.
     """
     start = time.perf_counter()
     try:
         for number, finished in enumerate(steps, 1):
             record.add(finished)
-            on_step(number, finished)
+            if on_step(number, finished):
+                break
     finally:
         record.elapsed_sec += time.perf_counter() - start

@@ -116,6 +116,7 @@ class PeerReplicas(replicas.Replicas):
             with self.named_failures():
                 return step(batch)
 
+        checked.__wrapped__ = step
         return checked
 
     def stop_wanted(self, wanted: bool, vector: Any) -> bool:

@@ -53,7 +53,8 @@ def folder(trained, tmp_path):
     copy = tmp_path / 'run'
     copy.mkdir()
     for file in trained.iterdir():
-        (copy / file.name).write_bytes(file.read_bytes())
+        if file.is_file():
+            (copy / file.name).write_bytes(file.read_bytes())
     return copy
 
 

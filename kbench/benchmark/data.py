@@ -98,7 +98,9 @@ def make_prepare(program: Any) -> Callable:
     transpose = program.data_format == 'NCHW'
 
     def prepare(images, labels):
-        images = preprocessing.normalize(images, dtype)
+        # Other images come normalized from the pipeline.
+        if images.dtype == tf.uint8:
+            images = preprocessing.normalize(images, dtype)
         if transpose:
             images = tf.transpose(images, [0, 3, 1, 2])
         return images, labels
@@ -155,6 +157,7 @@ def input_config(
         distort_color_in_yiq=params.distort_color_in_yiq,
         cache_data=params.cache_data,
         batch_group_size=params.batch_group_size,
+        dtype=program.precision.compute_dtype,
         augment=augment.AugmentConfig(
             policy=params.augment,
             random_erasing=params.random_erasing,
@@ -182,11 +185,19 @@ class Batches:
 
     Args:
         program: the objects of the run.
+        split: which images; None for data_subset.
+        replicas: who takes them; None for those of the program.
     """
 
-    def __init__(self, program: Any):
+    def __init__(
+        self,
+        program: Any,
+        split: str | None = None,
+        replicas: strategies.Replicas | None = None,
+    ):
         self._program = program
-        self._split = _split(program.params)
+        self._split = split or program.params.data_subset
+        self._replicas = replicas or program.replicas
         self._bad_images = None
         if program.params.skip_bad_images:
             self._bad_images = input_lib.BadImages()
@@ -223,7 +234,7 @@ class Batches:
     def eval(self) -> Iterator:
         """Every image of the split once, padding marked."""
         program = self._program
-        batches = program.replicas.distribute(
+        batches = self._replicas.distribute(
             lambda part: input_lib.create_eval_dataset(
                 program.data.dataset,
                 config=input_config(program, part),
@@ -251,7 +262,7 @@ class Batches:
                     **stream,
                 )
                 raise errors.UserError(text) from None
-            received += len(program.replicas.devices)
+            received += len(self._replicas.devices)
             yield batch
 
 

@@ -28,7 +28,8 @@ class Result:
         checkpoint: the checkpoint written or evaluated, or None.
         saves: what the checkpoints cost, or None.
         recoveries: how often the run went back for `recover_on_nan`.
-        evaluation: of the whole evaluation set, or None.
+        evaluation: of the held-out images, the last one, or None.
+        evaluations: step and evaluation of all that were made.
     """
 
     mode: str
@@ -50,3 +51,4 @@ class Result:
     saves: checkpoints.SaveTimes | None = None
     recoveries: int = 0
     evaluation: evaluate.Evaluation | None = None
+    evaluations: tuple[tuple[int, evaluate.Evaluation], ...] = ()

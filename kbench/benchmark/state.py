@@ -15,7 +15,7 @@ from kbench import (
     train,
 )
 from kbench.benchmark import data as data_lib
-from kbench.benchmark import plan
+from kbench.benchmark import plan, summarizing
 from kbench.benchmark import program as program_lib
 
 STEP = 'global_step'
@@ -91,8 +91,12 @@ class Training:
                     {weight.path: weight for weight in model.weights},
                 )
 
-    def make_step(self):
-        """Makes the train step of this run."""
+    def make_step(self, observe=None):
+        """Makes the train step of this run.
+
+        Args:
+            observe: as `train.make_train_step` has it.
+        """
         program, params = self.program, self.program.params
         in_loss = not program_lib.decays_weights(params)
         compute = train.make_compute(
@@ -104,7 +108,8 @@ class Training:
                 aux_loss_weight=program.spec.aux_loss_weight,
             ),
             prepare=data_lib.make_prepare(program),
-            accuracy=params.print_training_accuracy,
+            accuracy=params.print_training_accuracy
+            or summarizing.is_on(params),
             num_micro_batches=params.num_grad_accumulation,
             xla=params.xla,
         )
@@ -127,6 +132,7 @@ class Training:
                 params.weight_decay if in_loss else 0.0, program.decayed
             ),
             compress_gradients=params.fp16_compress_gradients,
+            observe=observe,
         )
 
     def learning_rate(self) -> float:

@@ -13,8 +13,8 @@ from kbench import (
     runtime,
 )
 from kbench import params as params_lib
+from kbench.benchmark import beside, ending, plan, restoring, state, tracing
 from kbench.benchmark import data as data_lib
-from kbench.benchmark import plan, restoring, state
 from kbench.benchmark import program as program_lib
 from kbench.benchmark import result as result_lib
 from kbench.benchmark import saver as saver_lib
@@ -33,13 +33,16 @@ def run(program: program_lib.Program) -> result_lib.Result:
     training = state.Training(program)
     path = restoring.begin(training)
     if params.train_dir and program.replicas.is_chief:
+        ending.clear(params.train_dir)
         params_lib.save_params(params, params.train_dir)
+    program.journal.phase('variables')
     warmup, timed = plan.run_length(program, training.step())
     reporting.out(
         program_lib.header(program, 'training', training.learning_rate())
     )
     if timed == 0:
         _log.warning('all %g epochs are done already', params.num_epochs)
+        ending.mark(program, training.step())
         return result_lib.Result(
             mode='training',
             model=program.spec.name,
@@ -55,10 +58,15 @@ def run(program: program_lib.Program) -> result_lib.Result:
         warn=_log.warning,
     )
     batches = data_lib.Batches(program)
+    program.journal.follow(record, watch, batches)
     saver = saver_lib.Saver(training)
     failure = None
-    with contextlib.closing(saver), _stopping(params):
-        _train(training, record, watch, batches, saver, (warmup, timed))
+    with (
+        contextlib.closing(saver),
+        _stopping(params),
+        beside.opened(training) as extras,
+    ):
+        _train(training, record, watch, batches, saver, (warmup, timed), extras)
         try:
             path = saver.finish()
         except checkpoints.CheckpointError as error:
@@ -68,7 +76,10 @@ def run(program: program_lib.Program) -> result_lib.Result:
     if failure is not None:
         raise failure
     _raise_if_stopped(training, path)
-    return _result(training, record, watch, batches, saver, path)
+    ending.mark(program, training.step())
+    return extras.evaluations.added_to(
+        _result(training, record, watch, batches, saver, path)
+    )
 
 
 def _stopping(params) -> contextlib.AbstractContextManager:
@@ -102,7 +113,7 @@ def _report(training, record, watch, batches, saver) -> None:
         _log.info('%s', saver.times)
 
 
-def _train(training, record, watch, batches, saver, length) -> None:
+def _train(training, record, watch, batches, saver, length, extras) -> None:
     """Runs all steps, going back after a loss that is not finite."""
     warmup, total = length[0], sum(length)
     first = training.steps_seen
@@ -119,6 +130,7 @@ def _train(training, record, watch, batches, saver, length) -> None:
                 batches,
                 (left, total - done - left),
                 saver,
+                extras,
             )
             return
         except loop.NotFiniteError as error:
@@ -143,18 +155,36 @@ def _report_trouble(record, watch, recovered) -> None:
         )
 
 
-def _run_steps(training, record, watch, batches, length, saver) -> None:
+def _show(params, number, record, finished) -> None:
+    """Prints the line of a step, where it has one."""
+    if number != 1 and number % params.display_every:
+        return
+    accuracies = [
+        float(finished.metrics[column])
+        for column in (metrics.TOP_1, metrics.TOP_5)
+        if params.print_training_accuracy
+    ]
+    loss = float(finished.metrics[metrics.LOSS])
+    reporting.out(
+        reporting.step_line(number, record.throughput(), loss, accuracies)
+    )
+
+
+def _run_steps(training, record, watch, batches, length, saver, extras) -> None:
     program, params = training.program, training.program.params
     warmup, timed = length
     # Made anew after a recovery: workers may keep copies of the weights.
-    step = training.make_step()
+    step = tracing.with_graph(program, training.make_step())
+    step = extras.summaries.around(step, warmup)
     batches = batches.train(training.position())
     lag = program.lag
     progress = reporting.Progress()
 
     def see(finished):
         training.saw_step()
+        program.journal.phase('first_step')
         watch.see(training.steps_seen, finished.metrics)
+        extras.summaries.see(finished)
         stage.advance()
 
     def stop(vector):
@@ -163,37 +193,34 @@ def _run_steps(training, record, watch, batches, length, saver) -> None:
             training.stopped = reason or 'another worker was asked to end'
         return training.stopped is not None
 
-    with progress.stage('warming up', total=warmup) as stage:
-        for finished in loop.run_steps(step, batches, warmup, lag, stop=stop):
-            see(finished)
-    if training.stopped is not None:
-        return
+    for name, count, around in tracing.untimed(program, warmup):
+        with around, progress.stage(name, total=count) as stage:
+            for finished in loop.run_steps(
+                step, batches, count, lag, stop=stop
+            ):
+                see(finished)
+        if training.stopped is not None:
+            return
+    program.journal.phase('warm_up')
     saver.start()
+    extras.evaluations.start(timed)
     before = len(record.metrics)
 
     def on_step(number, finished):
         see(finished)
-        shown = before + number
-        if shown == 1 or shown % params.display_every == 0:
-            reporting.out(
-                reporting.step_line(
-                    shown,
-                    record.throughput(),
-                    float(finished.metrics[metrics.LOSS]),
-                    [
-                        float(finished.metrics[column])
-                        for column in (metrics.TOP_1, metrics.TOP_5)
-                        if params.print_training_accuracy
-                    ],
-                )
-            )
+        _show(params, before + number, record, finished)
         saver.after(number)
+        return extras.evaluations.after(number, record)
+
+    def is_due(number):
+        return bool(saver.is_due(number) | extras.evaluations.is_due(number))
 
     if not before:
         reporting.out(reporting.table_head(params.print_training_accuracy))
-    with progress.stage('training', total=timed) as stage:
+    around = tracing.around_timed(training, warmup, timed)
+    with around, progress.stage('training', total=timed) as stage:
         loop.run(
-            loop.run_steps(step, batches, timed, lag, saver.is_due, stop),
+            loop.run_steps(step, batches, timed, lag, is_due, stop),
             record,
             on_step,
         )

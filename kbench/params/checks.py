@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from kbench import errors
-from kbench.params import restores, table
+from kbench.params import outputs, restores, table
 
 
 class ParamsError(errors.UserError):
@@ -337,6 +337,7 @@ _COMBINATIONS = (
     _schedules_exclude_each_other,
     _data_has_a_source,
     _input_is_possible,
+    *outputs.CHECKS,
     *restores.CHECKS,
 )
 

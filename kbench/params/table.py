@@ -114,9 +114,40 @@ _GROUPS = {
         _int(
             'eval_interval_secs',
             0,
-            'With eval: seconds between looks for a newer checkpoint; 0 '
-            'evaluates once.',
-            unbuilt=True,
+            'With eval: seconds between looks for a newer checkpoint, until '
+            'the training has ended; 0 evaluates once.',
+        ),
+        _int(
+            'eval_timeout_secs',
+            0,
+            'With eval_interval_secs: end when no new checkpoint has come '
+            'for so many seconds; 0 waits for the end of the training.',
+        ),
+        _int(
+            'num_eval_batches',
+            None,
+            'Evaluate only so many batches of the held-out images.',
+            minimum=1,
+        ),
+        _int(
+            'eval_during_training_every_n_steps',
+            None,
+            'Evaluate in the middle of a training, every so many steps and '
+            'after the last one. The time is not counted.',
+            minimum=1,
+        ),
+        _float(
+            'eval_during_training_every_n_epochs',
+            None,
+            'The same, every so many epochs.',
+            exclusive=True,
+        ),
+        _float(
+            'stop_at_top_1_accuracy',
+            None,
+            'End the training when an evaluation during it finds this share '
+            'of the images right.',
+            maximum=1.0,
         ),
         _bool(
             'forward_only',
@@ -353,15 +384,19 @@ _GROUPS = {
             None,
             'Write a profile of a few steps after the warm-up: a Chrome '
             'trace where the name ends in .json or .json.gz, else a '
-            'TensorBoard profile folder.',
-            unbuilt=True,
+            'TensorBoard profile folder. Three untimed steps are added.',
+        ),
+        _string(
+            'tfprof_file',
+            None,
+            'Write a table of the time by operation type over the same steps, '
+            'as text.',
         ),
         _string(
             'graph_file',
             None,
             'Write the graph of the train step, as text where the name '
             'ends in txt.',
-            unbuilt=True,
         ),
         _float(
             'gpu_memory_frac_for_testing',
@@ -681,15 +716,14 @@ _GROUPS = {
             'summary_verbosity',
             0,
             '0 nothing; 1 scalars; 2 histogram of all gradients; 3 '
-            'histograms of each gradient and variable, and images.',
+            'histograms of each gradient and variable, and images. Needs '
+            'save_summaries_steps.',
             maximum=3,
-            unbuilt=True,
         ),
         _int(
             'save_summaries_steps',
             0,
-            'Steps between summaries; 0: none.',
-            unbuilt=True,
+            'Steps between summaries for TensorBoard, in train_dir; 0: none.',
         ),
         _int(
             'save_model_secs',
@@ -718,7 +752,6 @@ _GROUPS = {
             'eval_dir',
             None,
             'Folder of evaluation results; unset: train_dir/eval.',
-            unbuilt=True,
         ),
         _string(
             'ckpt_scope',
@@ -757,8 +790,7 @@ _GROUPS = {
             'result_storage',
             None,
             'Where the record of the run goes: a path that ends in .json or '
-            '.jsonl, or a database URL.',
-            unbuilt=True,
+            '.jsonl, or a database URL such as sqlite:///runs.db.',
         ),
     ),
 }
