@@ -234,9 +234,8 @@ def make_train_step(
     Args:
         replicas: a `strategies.Replicas`.
         compute, apply: from `make_compute` and `make_apply`.
-        state: what is trained.
+        state, l2: what is trained, and weight decay as part of the loss.
         loss_scale: a `precision.LossScale`.
-        l2: weight decay as part of the loss.
         compress_gradients: whether they travel in float16, if they travel;
             the loss scale must look for overflow.
         observe: of `summaries.make_observe`.

@@ -61,7 +61,13 @@ class _Evaluation:
             self._store.add(self.path, step, written, found)
 
     def result(self) -> result_lib.Result:
-        """What was found; of several, the evaluation of the newest."""
+        """What was found; of several, the newest; nothing, if all was done."""
+        if not self.done:
+            return result_lib.Result(
+                mode='evaluation',
+                model=self._program.spec.name,
+                images_per_sec=0.0,
+            )
         step, found = max(self.done, key=lambda one: one[0])
         return result_lib.Result(
             mode='evaluation',
