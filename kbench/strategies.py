@@ -15,7 +15,7 @@ from kbench import cluster as cluster_lib
 from kbench import collectives, copies, errors, peers, scheduled
 from kbench.replicas import IndependentReplicas, Part, Replicas, SharedReplicas
 
-__all__ = ['Part', 'Replicas', 'Settings', 'create']
+__all__ = ['Part', 'Replicas', 'Settings', 'create', 'create_local']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +126,14 @@ def _create_peers(settings: Settings) -> Replicas:
     )
     strategy = peers.create_strategy(cluster, settings.devices, options)
     return peers.PeerReplicas(strategy, settings.devices, cluster)
+
+
+def create_local() -> Replicas:
+    """One replica on the CPU of this process, whatever job it is part of.
+
+    Its variables may be anywhere: they are read where they are.
+    """
+    return Replicas(tf.distribute.get_strategy(), ['/cpu:0'])
 
 
 _MODES = {

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parents[1] / 'kbench'
 
 RINGS = {
-    -1: {'errors'},
+    -1: {'errors', 'files'},
     0: {'params', 'throughput'},
     # What strategies are made of, each from those before it.
     0.2: {'cluster', 'collectives', 'copies', 'pinning'},
@@ -24,7 +24,9 @@ RINGS = {
         'datasets',
         'flags',
         'gradients',
+        'journal',
         'losses',
+        'machine',
         'metrics',
         'models',
         'precision',
@@ -32,11 +34,15 @@ RINGS = {
         'runtime',
         'schedules',
         'strategies',
+        'summaries',
+        'traces',
     },
-    2: {'input', 'optimizers', 'reporting'},
+    2: {'input', 'optimizers', 'reporting', 'results'},
     3: {'evaluate', 'input_benchmark', 'loop', 'serve', 'train'},
     # Which part of a cluster this process is.
     3.5: {'job'},
+    # What a run leaves behind, whatever ends it.
+    3.6: {'record'},
     4: {'benchmark'},
     5: {'commands'},
     6: {'__init__', '__main__'},

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from kbench import evaluate
+from kbench import checkpoints, evaluate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,10 @@ class Result:
         step: updates done when the run ended.
         first_bad_step: first step whose loss was not finite, or None.
         checkpoint: the checkpoint written or evaluated, or None.
-        evaluation: of the whole evaluation set, or None.
+        saves: what the checkpoints cost, or None.
+        recoveries: how often the run went back for `recover_on_nan`.
+        evaluation: of the held-out images, the last one, or None.
+        evaluations: step and evaluation of all that were made.
     """
 
     mode: str
@@ -45,4 +48,7 @@ class Result:
     step: int = 0
     first_bad_step: int | None = None
     checkpoint: str | None = None
+    saves: checkpoints.SaveTimes | None = None
+    recoveries: int = 0
     evaluation: evaluate.Evaluation | None = None
+    evaluations: tuple[tuple[int, evaluate.Evaluation], ...] = ()
