@@ -37,7 +37,7 @@ RINGS = {
         'summaries',
         'traces',
     },
-    2: {'input', 'optimizers', 'reporting', 'results'},
+    2: {'export', 'input', 'optimizers', 'reporting', 'results'},
     3: {'evaluate', 'input_benchmark', 'loop', 'serve', 'train'},
     # Which part of a cluster this process is.
     3.5: {'job'},
