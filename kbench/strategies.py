@@ -91,10 +91,11 @@ def _devices_of_workers(devices):
 
 def _create_scheduled(settings: Settings, kept: copies.Copies) -> Replicas:
     cluster, devices = settings.cluster, list(settings.devices)
+    # Without an address of the chief TensorFlow takes localhost for it, where
+    # no other host finds it.
+    chief = [cluster.coordinator_address()]
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(
-            {'worker': list(cluster.worker), 'ps': list(cluster.ps)}
-        ),
+        tf.train.ClusterSpec(cluster.spec() | {cluster_lib.CHIEF: chief}),
         rpc_layer='grpc',
     )
     strategy = tf.distribute.ParameterServerStrategy(resolver)
