@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import device_util
 
 from kbench import copies as copies_lib
-from kbench import pinning, replicas
+from kbench import packing, pinning, replicas
 
 # Scalars that a worker can report: a slot has a fixed shape.
 _MAX_MEASURED = 8
@@ -27,15 +27,29 @@ _NO_COPIES = copies_lib.Copies()
 def _on_server(operation: tf.Operation) -> str:
     """Device of an operation whose first input is on a server: that server.
 
-    What is computed from a gradient or a weight stays where that is.
+    What is computed from a gradient or a weight stays where that is, and so
+    does what this takes besides, such as constants: on the coordinator, each
+    would cost a call.
     """
     if operation.type in ('ReadVariableOp', 'VarIsInitializedOp'):
         return operation.device
     for tensor in operation.inputs:
         device = tensor.op.device
         if device and '/job:ps' in device and tensor.dtype != tf.resource:
+            _bring(operation, device)
             return device
     return operation.device
+
+
+def _bring(operation, device):
+    """Moves inputs that are on no server yet to this one."""
+    for tensor in operation.inputs:
+        producer = tensor.op
+        if tensor.dtype != tf.resource and not (
+            producer.device or producer.type in ('Placeholder', 'Arg')
+        ):
+            producer._set_device(device)
+            _bring(producer, device)
 
 
 def _mean(lists: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
@@ -169,9 +183,8 @@ class ScheduledReplicas(replicas.Replicas):
 
     def make_step(self, read, work, update, like, gradient_dtype):
         """A step that schedules; see the module."""
-        if self.synchronous:
-            return _Synchronous(self, read, work, update, like, gradient_dtype)
-        return _Asynchronous(self, read, work, update)
+        kind = _Synchronous if self.synchronous else _Asynchronous
+        return kind(self, read, work, update, like, gradient_dtype)
 
     def count_step(self) -> None:
         """Notes that one more synchronous step has read its data."""
@@ -213,27 +226,68 @@ def _beside_inputs():
         yield
 
 
-class _Asynchronous:
-    """Each scheduled function reads, computes and updates by itself."""
-
-    def __init__(self, owner, read, work, update):
-        self._coordinator = owner.coordinator
-
-        def step(iterator):
-            found = owner.compute(work, read(), iterator, tf.constant(0))
-            with _beside_inputs():
-                return update(*found)
-
-        self._step = tf.function(step, autograph=False)
-
-    def __call__(self, iterators):
-        remote = self._coordinator.schedule(self._step, args=(iterators,))
-        return _RemoteVector(self._coordinator, remote)
-
-
 def _here(value: tf.Tensor | None) -> tf.Tensor | None:
     """The value on the device of the caller."""
     return None if value is None else tf.identity(value)
+
+
+def _beside(variables, dtypes):
+    """How values travel to these variables."""
+    return packing.Packing(
+        [variable.handle.device for variable in variables],
+        [variable.shape for variable in variables],
+        dtypes,
+    )
+
+
+class _Asynchronous:
+    """Each scheduled function reads, computes and updates by itself."""
+
+    def __init__(self, owner, read, work, update, like, dtype):
+        self._owner = owner
+        weights, states = like
+        reader = copies_lib.Reader(read)
+        ways = (
+            _beside(weights, [dtype] * len(weights)),
+            _beside(states, _dtypes(states)),
+        )
+
+        def step(iterator):
+            values = reader.unpacked(reader.packed())
+            gradients, measured, states = owner.compute(
+                work, values, iterator, tf.constant(0)
+            )
+            gradients, states = (
+                way.unpack(way.pack(values), at_home=True)
+                for way, values in zip(ways, (gradients, states), strict=True)
+            )
+            with _beside_inputs():
+                return update(gradients, measured, states)
+
+        self._step = _Scheduled(step)
+
+    def __call__(self, iterators):
+        remote = self._owner.coordinator.schedule(
+            self._step.of(iterators), args=(iterators,)
+        )
+        return _RemoteVector(self._owner.coordinator, remote)
+
+
+class _Scheduled:
+    """A function for the coordinator, traced once.
+
+    The coordinator would look up the trace each time that it schedules.
+    """
+
+    def __init__(self, function):
+        self._function = tf.function(function, autograph=False)
+        self._concrete = None
+
+    def of(self, *args):
+        """The trace for such arguments."""
+        if self._concrete is None:
+            self._concrete = pinning.trace(self._function, args)
+        return self._concrete
 
 
 class _Synchronous:
@@ -241,88 +295,119 @@ class _Synchronous:
 
     def __init__(self, owner, read, work, update, like, dtype):
         self._owner = owner
-        self._copies = owner.copies
+        self._update_variables = update
         weights, states = like
-        self._devices = [weight.handle.device for weight in weights]
+        self._gradients = _beside(weights, [dtype] * len(weights))
+        self._states = _beside(states, _dtypes(states))
+        workers = range(owner.num_workers)
+        # A server has one slot per worker and pack of gradients.
         self._slots = [
-            [_slot(weight, dtype) for weight in weights]
-            for _ in range(owner.num_workers)
+            [_slot(pack) for pack in self._gradients.packs] for _ in workers
         ]
-        self._measured = [
-            _slot_on(self._devices[0], tf.zeros([_MAX_MEASURED]))
-            for _ in range(owner.num_workers)
-        ]
-        self._states = [_slot(state, state.dtype) for state in states]
+        self._measured = [_measured_slot(weights) for _ in workers]
+        self._state_slots = [_slot(pack) for pack in self._states.packs]
         self._num_measured = 0
-        local = copies_lib.WorkerCopies(owner.copies, owner.devices[0])
+        self._local = copies_lib.WorkerCopies(
+            owner.copies, copies_lib.Reader(read), owner.devices[0]
+        )
+        self._work = work
+        self._compute = _Scheduled(self._compute_into)
+        self._refresh = _Scheduled(self._local.refresh)
+        self._update = tf.function(self._apply, autograph=False)
+        # On the workers already, so that it need not be sent.
+        self._numbers = pinning.per_worker(
+            [
+                pinning.create_on(
+                    owner.coordinator,
+                    worker,
+                    lambda worker=worker: tf.constant(worker),
+                    tf.TensorSpec([], tf.int32),
+                )
+                for worker in workers
+            ]
+        )
+        self._arguments = [self._arguments_of(worker) for worker in workers]
 
-        def compute(iterator, worker, slots, measured_slot, state_slots):
-            gradients, measured, states = owner.compute(
-                work, local.use(read), iterator, worker
-            )
-            self._num_measured = len(measured)
-            padding = _MAX_MEASURED - len(measured)
-            _assign([measured_slot], [tf.stack([*measured] + [0.0] * padding)])
-            _assign(slots, gradients)
+    def _arguments_of(self, worker):
+        """What the function of a worker takes besides its images."""
+        return (
+            self._numbers,
+            [slot.handle for slot in self._slots[worker]],
+            self._measured[worker].handle,
+            [slot.handle for slot in self._state_slots],
+        )
+
+    def _compute_into(self, iterator, worker, slots, measured_slot, states):
+        owner = self._owner
+        gradients, measured, new_states = owner.compute(
+            self._work, self._local.use(), iterator, worker
+        )
+        self._num_measured = len(measured)
+        padding = _MAX_MEASURED - len(measured)
+        with tf.device(owner.devices[0]):
+            measured = tf.stack([*measured] + [0.0] * padding)
+            packed = self._gradients.pack(gradients)
+            packed_states = self._states.pack(new_states)
+        _assign([measured_slot, *slots], [measured, *packed])
+        if states:
             # Of the first replica of the job.
             tf.cond(
                 tf.equal(worker, 0),
-                lambda: _assign(state_slots, states),
+                lambda: _assign(states, packed_states),
                 lambda: tf.constant(0),
             )
 
-        self._compute = tf.function(compute, autograph=False)
-        self._refresh = tf.function(
-            lambda: local.refresh(read), autograph=False
-        )
-        self._update = tf.function(lambda: self._apply(update), autograph=False)
-
-    def _apply(self, update):
-        gradients = []
-        for device, slots in zip(
-            self._devices, zip(*self._slots, strict=True), strict=True
+    def _apply(self):
+        packed = []
+        for pack, slots in zip(
+            self._gradients.packs, zip(*self._slots, strict=True), strict=True
         ):
-            with tf.device(device):
-                gradients += _mean([[slot.read_value()] for slot in slots])
+            with tf.device(pack.device):
+                packed += _mean([[slot.read_value()] for slot in slots])
+        gradients = self._gradients.unpack(packed, at_home=True)
+        states = self._states.unpack(
+            [slot.read_value() for slot in self._state_slots], at_home=True
+        )
         measured = _mean([[slot.read_value()] for slot in self._measured])[0]
         measured = tf.unstack(measured)[: self._num_measured]
-        states = [slot.read_value() for slot in self._states]
         with _beside_inputs():
-            return update(gradients, measured, states)
+            return self._update_variables(gradients, measured, states)
 
     def __call__(self, iterators):
         owner = self._owner
-        for worker in range(owner.num_workers):
+        for worker, arguments in enumerate(self._arguments):
+            arguments = (iterators, *arguments)
             pinning.schedule_on(
                 owner.coordinator,
                 worker,
-                self._compute,
-                (
-                    iterators,
-                    tf.constant(worker),
-                    [slot.handle for slot in self._slots[worker]],
-                    self._measured[worker].handle,
-                    [slot.handle for slot in self._states],
-                ),
+                self._compute.of(*arguments),
+                arguments,
             )
         owner.coordinator.join()
         owner.count_step()
         vector = self._update()
-        if self._copies.refresh:
+        if owner.copies.refresh:
             for worker in range(owner.num_workers):
                 pinning.schedule_on(
-                    owner.coordinator, worker, self._refresh, ()
+                    owner.coordinator, worker, self._refresh.of(), ()
                 )
         return vector
 
 
-def _slot(variable, dtype):
-    return _slot_on(variable.handle.device, tf.zeros(variable.shape, dtype))
+def _dtypes(variables):
+    return [tf.as_dtype(variable.dtype) for variable in variables]
 
 
-def _slot_on(device, value):
-    with tf.device(device):
-        return tf.Variable(value, trainable=False)
+def _slot(pack):
+    with tf.device(pack.device):
+        return tf.Variable(
+            lambda: tf.zeros(pack.shape, pack.dtype), trainable=False
+        )
+
+
+def _measured_slot(weights):
+    with tf.device(weights[0].handle.device):
+        return tf.Variable(lambda: tf.zeros([_MAX_MEASURED]), trainable=False)
 
 
 def _assign(handles, values):
