@@ -16,6 +16,7 @@ RINGS = {
     0.1: {'packing'},
     0.2: {'cluster', 'collectives', 'copies', 'pinning'},
     0.4: {'control', 'replicas'},
+    0.5: {'scheduled_steps'},
     0.6: {'peers', 'scheduled'},
     1: {
         'augment',
