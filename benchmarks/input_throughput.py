@@ -4,11 +4,11 @@
     python benchmarks/input_throughput.py --peer=FOLDER --peer_python=PYTHON
 
 Makes 1,024 photographs of 500 x 375 pixels and about 64 kB from those inside
-scikit-image and scikit-learn, then measures in alternation, each in a process
-of its own: kbench's pipeline, every batch normalized as a training step does
-it, and the pipeline of tf_cnn_benchmarks feeding its `trivial` model. FOLDER
-is its folder of scripts, PYTHON an interpreter with tensorflow and tf-keras.
-The same 227 x 227 pixels on both sides. Other load on the machine spoils it.
+scikit-image and scikit-learn, then measures in alternation kbench and
+tf_cnn_benchmarks, each feeding its `trivial` model of 227 x 227 pixels, which
+costs next to nothing. FOLDER is that one's folder of scripts, PYTHON an
+interpreter with tensorflow and tf-keras. --pipeline measures kbench's pipeline
+without a model. Other load on the machine spoils it.
 """
 
 import argparse
@@ -85,34 +85,29 @@ def make_photos(folder: str) -> None:
                 writer.write(example.SerializeToString())
 
 
-def run_kbench(folder: str, distortions: bool, seconds: float) -> None:
-    """Measures kbench's pipeline; runs in a process of its own."""
+def run_pipeline(folder: str, distortions: bool, seconds: float) -> None:
+    """Measures kbench's pipeline alone; runs in a process of its own."""
     import resource
 
-    import tensorflow as tf
-
-    from kbench import datasets, preprocessing
+    from kbench import datasets
     from kbench import input as input_lib
 
     start = time.perf_counter()
     stream = input_lib.create_train_dataset(
         datasets.open_dataset(folder, 'imagenet'),
-        config=input_lib.InputConfig(distortions=distortions),
+        config=input_lib.InputConfig(distortions=distortions, dtype='float32'),
         image_size=_SIZE,
         batch_size=_BATCH,
         seed=1,
     )
-    normalize = tf.function(
-        lambda images: preprocessing.normalize(images, 'float32')
-    )
     batches = iter(stream)
-    normalize(next(batches)[0])
+    next(batches)
     first = time.perf_counter() - start
     for _ in range(20):
-        normalize(next(batches)[0])
+        next(batches)
     count, start, busy = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - start < seconds:
-        normalize(next(batches)[0])
+        next(batches)
         count += _BATCH
     wall = time.perf_counter() - start
     busy = time.process_time() - busy
@@ -123,14 +118,13 @@ def run_kbench(folder: str, distortions: bool, seconds: float) -> None:
     )
 
 
-def run_peer(
-    peer: str, python: str, folder: str, distortions: bool, batches: int
-) -> str:
-    """Measures tf_cnn_benchmarks; returns its total line."""
+def run_program(
+    command: list[str], folder: str, distortions: bool, batches: int, **options
+) -> float:
+    """Trains the trivial model on the photographs; returns images/sec."""
     done = subprocess.run(
         [
-            python,
-            'tf_cnn_benchmarks.py',
+            *command,
             '--device=cpu',
             '--data_format=NHWC',
             '--model=trivial',
@@ -143,47 +137,35 @@ def run_peer(
             '--nodistort_color_in_yiq',
             '--num_intra_threads=0',
         ],
-        cwd=peer,
-        env={**os.environ, 'TF_USE_LEGACY_KERAS': '1'},
         capture_output=True,
         text=True,
         check=True,
+        **options,
     )
-    return re.search(r'total images/sec: [\d.]+', done.stdout)[0]
-
-
-def _rate(line: str) -> float:
-    return float(re.search(r'images/sec: ([\d.]+)', line)[1])
+    return float(re.search(r'total images/sec: ([\d.]+)', done.stdout)[1])
 
 
 def compare(options: argparse.Namespace, folder: str) -> None:
-    """Alternates both sides and writes the medians."""
+    """Alternates the programs and writes the medians."""
+    peer_options = {
+        'cwd': options.peer,
+        'env': {**os.environ, 'TF_USE_LEGACY_KERAS': '1'},
+    }
+    programs = {'kbench': ([sys.executable, '-m', 'kbench'], {})}
+    if options.peer:
+        script = [options.peer_python, 'tf_cnn_benchmarks.py']
+        programs['peer'] = (script, peer_options)
     for distortions in (False, True):
-        rates: dict[str, list[float]] = {'kbench': [], 'peer': []}
+        rates: dict[str, list[float]] = {name: [] for name in programs}
         for _ in range(options.rounds):
-            command = [
-                sys.executable,
-                __file__,
-                f'--run={folder}',
-                f'--seconds={options.seconds}',
-            ]
-            command += ['--distortions'] if distortions else []
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=True
-            )
-            rates['kbench'].append(_rate(done.stdout))
-            sys.stdout.write(f'kbench {done.stdout}')
-            if options.peer:
-                line = run_peer(
-                    options.peer,
-                    options.peer_python,
-                    folder,
-                    distortions,
-                    options.peer_batches,
+            for name, (command, extra) in programs.items():
+                rate = run_program(
+                    command, folder, distortions, options.batches, **extra
                 )
-                rates['peer'].append(_rate(line))
-                sys.stdout.write(f'peer   {line}\n')
-        medians = {k: statistics.median(v) for k, v in rates.items() if v}
+                rates[name].append(rate)
+                sys.stdout.write(f'{name} {rate:.1f}\n')
+                sys.stdout.flush()
+        medians = {name: statistics.median(v) for name, v in rates.items()}
         ratio = medians['kbench'] / medians.get('peer', medians['kbench'])
         sys.stdout.write(
             f'distortions={distortions}: {medians}, ratio {ratio:.2f}\n'
@@ -195,22 +177,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--peer')
     parser.add_argument('--peer_python', default=sys.executable)
-    parser.add_argument('--peer_batches', type=int, default=80)
+    parser.add_argument('--batches', type=int, default=80)
     parser.add_argument('--rounds', type=int, default=3)
-    parser.add_argument('--seconds', type=float, default=8)
     parser.add_argument('--data_dir', help='shards that were made before')
-    parser.add_argument('--run', help=argparse.SUPPRESS)
+    parser.add_argument('--pipeline', action='store_true')
+    parser.add_argument('--seconds', type=float, default=8)
     parser.add_argument('--distortions', action='store_true')
     options = parser.parse_args()
-    if options.run:
-        run_kbench(options.run, options.distortions, options.seconds)
-        return
-    if options.data_dir:
-        compare(options, options.data_dir)
-        return
     with tempfile.TemporaryDirectory() as folder:
-        make_photos(folder)
-        compare(options, folder)
+        if options.data_dir:
+            folder = options.data_dir
+        else:
+            make_photos(folder)
+        if options.pipeline:
+            run_pipeline(folder, options.distortions, options.seconds)
+        else:
+            compare(options, folder)
 
 
 if __name__ == '__main__':

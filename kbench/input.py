@@ -38,6 +38,8 @@ class InputConfig:
         distort_color_in_yiq: hue and saturation in YIQ, not in HSV.
         cache_data: read one record and repeat it.
         batch_group_size: batches prepared ahead per replica.
+        dtype: of the model. Pictures of bytes stay so, for the device to
+            normalize; others come as -1..1 in this. None = as 0..255.
         augment: further augmentation of training pictures.
         data_service: address of a tf.data service that does the work of the
             training pipeline, `host:port`; None = this process does it.
@@ -53,6 +55,7 @@ class InputConfig:
     distort_color_in_yiq: bool = False
     cache_data: bool = False
     batch_group_size: int = 1
+    dtype: str | None = None
     augment: augment_lib.AugmentConfig = _NO_AUGMENT
     data_service: str | None = None
     num_replicas: int = 1
@@ -89,8 +92,9 @@ def create_train_dataset(
 
     Returns:
         Batches (images, labels): images (batch_size, image_size, image_size,
-        3) in 0..255, uint8 or float32; labels int32 (batch_size,), or with
-        mixup or cutmix float32 (batch_size, num_classes).
+        3), uint8 in 0..255, or as `config.dtype` says; labels int32
+        (batch_size,), or with mixup or cutmix float32 (batch_size,
+        num_classes).
     """
     if config.data_service and bad_images is not None:
         raise errors.UserError(
@@ -170,6 +174,9 @@ def _make_train_pixels(
     seed: int,
 ) -> Callable[[tf.Tensor, tf.Tensor], tuple]:
     augment = augment_lib.make_image_augment(config.augment, size, seed)
+    # Mixing, which follows in the batch, and augmenting work on 0..255.
+    final = None if config.augment.mixes_labels else config.dtype
+    dtype = final if augment is None else None
 
     @tf.autograph.experimental.do_not_convert
     def to_pixels(position: tf.Tensor, record: tf.Tensor) -> tuple:
@@ -183,6 +190,7 @@ def _make_train_pixels(
                 distortions=config.distortions,
                 mirror=dataset.mirror,
             )
+            image = _normalized(image, dtype)
         else:
             image = preprocessing.train_image(
                 image,
@@ -194,9 +202,10 @@ def _make_train_pixels(
                 resize_method=config.resize_method,
                 fused=config.fuse_decode_and_crop,
                 yiq=config.distort_color_in_yiq,
+                dtype=dtype,
             )
         if augment is not None:
-            image = augment(image, position)
+            image = _normalized(augment(image, position), final)
         return position, image, label
 
     return to_pixels
@@ -274,7 +283,7 @@ def _make_eval_pixels(
                 eval_method=config.eval_method,
                 resize_method=config.resize_method,
             )
-        return position, image, label, 1.0
+        return position, _normalized(image, config.dtype), label, 1.0
 
     return to_pixels
 
@@ -330,9 +339,17 @@ def _make_batch_step(
             labels = tf.identity(labels)
         if mix is not None:
             images, labels = mix(images, labels, positions[0])
+            images = _normalized(images, config.dtype)
         return images, labels, *rest
 
     return step
+
+
+def _normalized(image: tf.Tensor, dtype: str | None) -> tf.Tensor:
+    """Normalizes where asked what is not bytes."""
+    if dtype is None or image.dtype == tf.uint8:
+        return image
+    return preprocessing.normalize(image, dtype)
 
 
 def _decoded(image: tf.Tensor) -> tf.Tensor:

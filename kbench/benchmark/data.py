@@ -98,7 +98,9 @@ def make_prepare(program: Any) -> Callable:
     transpose = program.data_format == 'NCHW'
 
     def prepare(images, labels):
-        images = preprocessing.normalize(images, dtype)
+        # Other images come normalized from the pipeline.
+        if images.dtype == tf.uint8:
+            images = preprocessing.normalize(images, dtype)
         if transpose:
             images = tf.transpose(images, [0, 3, 1, 2])
         return images, labels
@@ -155,6 +157,7 @@ def input_config(
         distort_color_in_yiq=params.distort_color_in_yiq,
         cache_data=params.cache_data,
         batch_group_size=params.batch_group_size,
+        dtype=program.precision.compute_dtype,
         augment=augment.AugmentConfig(
             policy=params.augment,
             random_erasing=params.random_erasing,

@@ -3,7 +3,8 @@
 Every function works on one image and is pure: what is random comes in as
 `seed`, an int64 tensor (2,), or as `draws`, uniform numbers made from it. So
 a picture depends on (seed, record) alone, whatever runs in parallel. Pixels
-are uint8 or float32 in 0..255; `normalize` runs on the device.
+are in 0..255: bytes, which the device normalizes, or float32, which are
+normalized here where the compute dtype is given.
 """
 
 import tensorflow as tf
@@ -12,25 +13,11 @@ from kbench.preprocessing import colors, decoding, geometry
 from kbench.preprocessing import draws as draws_lib
 
 decode = decoding.decode
+normalize = colors.normalize
 RESIZE_METHODS = geometry.RESIZE_METHODS
 # Small images are padded by this many pixels before the random crop
 # (arXiv 1512.03385, section 4.2).
 SMALL_IMAGE_PADDING = 4
-
-
-def normalize(images: tf.Tensor, dtype: str | tf.DType) -> tf.Tensor:
-    """Maps 0..255 to -1..1, in the compute dtype.
-
-    Args:
-        images: any shape, uint8 or float32, 0..255.
-        dtype: of the result.
-
-    Returns:
-        `images / 127.5 - 1`, computed in float32 so that no value of a byte
-        is lost before the cast.
-    """
-    scaled = tf.cast(images, tf.float32) * (1 / 127.5) - 1.0
-    return tf.cast(scaled, dtype)
 
 
 def train_image(
@@ -44,6 +31,7 @@ def train_image(
     resize_method: str,
     fused: bool,
     yiq: bool,
+    dtype: str | None = None,
 ) -> tf.Tensor:
     """Makes a training picture of an encoded photograph.
 
@@ -59,10 +47,12 @@ def train_image(
             box, resized; `crop` for a window of `size`, not resized.
         fused: decode only the window of a JPEG.
         yiq: see `distort_color`.
+        dtype: what is not uint8 is normalized into this; None = it is not.
 
     Returns:
-        (size, size, 3), 0..255: float32, or uint8 where the result has whole
-        numbers only (no distortions, and `crop` or `nearest`).
+        (size, size, 3): uint8 where the result has whole numbers only (no
+        distortions, and `crop` or `nearest`); else 0..255 in float32, or
+        -1..1 in `dtype`.
     """
     draws = draws_lib.make_draws(seed)
     crop = resize_method == 'crop'
@@ -75,9 +65,11 @@ def train_image(
     image = geometry.resize(image, size, size, method, position)
     image.set_shape([size, size, 3])
     if distortions:
-        image = colors.distort_color(
-            tf.cast(image, tf.float32), draws, position, yiq
+        return colors.distort_color(
+            tf.cast(image, tf.float32), draws, position, yiq, dtype
         )
+    if dtype is not None and image.dtype != tf.uint8:
+        return normalize(image, dtype)
     return image
 
 
