@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import device_util
 
 from kbench import copies as copies_lib
-from kbench import pinning, replicas, scheduled_steps
+from kbench import pinning, replicas, scheduled_steps, shards
 
 _NO_COPIES = copies_lib.Copies()
 
@@ -35,6 +35,10 @@ class _Placement:
         return f'/job:ps/replica:0/task:{server}/device:CPU:0'
 
 
+def _bytes(value):
+    return value.shape.num_elements() * value.dtype.size
+
+
 class ScheduledReplicas(replicas.Replicas):
     """Replicas on the workers of a ParameterServerStrategy.
 
@@ -42,7 +46,11 @@ class ScheduledReplicas(replicas.Replicas):
         strategy: the strategy.
         devices: devices of each worker, such as `/cpu:0`.
         synchronous: whether all workers' gradients make one update.
+        num_workers: so many of them.
+        num_ps: servers.
         copies: what the workers keep.
+        ps_shard_bytes: variables above this size are divided among the
+            servers; 0 divides none.
     """
 
     remote = True
@@ -56,6 +64,7 @@ class ScheduledReplicas(replicas.Replicas):
         num_ps: int,
         synchronous: bool = True,
         copies: copies_lib.Copies = _NO_COPIES,
+        ps_shard_bytes: int = 0,
     ):
         self.strategy = strategy
         self.coordinator = pinning.create_coordinator(strategy)
@@ -67,6 +76,8 @@ class ScheduledReplicas(replicas.Replicas):
         together = num_workers if synchronous else 1
         self.num_replicas = len(devices) * together
         self.share_gradients = True
+        self.num_ps = num_ps
+        self._ps_shard_bytes = ps_shard_bytes
         self.placement = _Placement(num_ps)
         self.copies = copies
         self._steps = 0
@@ -75,18 +86,29 @@ class ScheduledReplicas(replicas.Replicas):
         """Variables go to the servers, spread by size."""
 
         def create(next_creator, **settings):
-            value = settings.get('initial_value')
+            value = settings.pop('initial_value')
             if callable(value):
                 value = value()
             value = tf.convert_to_tensor(value, settings.get('dtype'))
-            settings['initial_value'] = value
-            device = device_util.current() or ''
-            if '/job:ps' not in device:
-                device = self.placement.device(
-                    value.shape.num_elements() * value.dtype.size
+
+            def make(number, part):
+                device = device_util.current() or ''
+                if '/job:ps' not in device:
+                    device = self.placement.device(_bytes(part))
+                if number is not None:
+                    settings['name'] = f'{settings.get("name")}_{number}'
+                with tf.device(device):
+                    return next_creator(initial_value=part, **settings)
+
+            count = 1
+            # A slot has its place beside its weight.
+            if '/job:ps' not in (device_util.current() or ''):
+                count = shards.count_parts(
+                    _bytes(value), self._ps_shard_bytes, self.num_ps
                 )
-            with tf.device(device):
-                return next_creator(**settings)
+            if count == 1:
+                return make(None, value)
+            return shards.create(value, count, make)
 
         return tf.variable_creator_scope(create)
 

@@ -108,6 +108,7 @@ def _create_scheduled(settings: Settings, kept: copies.Copies) -> Replicas:
         num_ps=len(cluster.ps),
         synchronous=settings.synchronous,
         copies=kept,
+        ps_shard_bytes=settings.ps_shard_bytes,
     )
 
 

@@ -13,7 +13,7 @@ RINGS = {
     -1: {'errors'},
     0: {'params', 'throughput'},
     # What strategies are made of, each from those before it.
-    0.1: {'packing'},
+    0.1: {'packing', 'shards'},
     0.2: {'cluster', 'collectives', 'copies', 'pinning'},
     0.4: {'control', 'replicas'},
     0.5: {'scheduled_steps'},

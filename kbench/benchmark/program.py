@@ -20,6 +20,7 @@ from kbench import (
     reporting,
     runtime,
     schedules,
+    shards,
     strategies,
 )
 from kbench import job as job_lib
@@ -77,10 +78,10 @@ class Program:
 
     @property
     def decayed(self) -> list[bool]:
-        """Per trainable variable, whether weight decay applies."""
+        """Per trainable variable or piece, whether weight decay applies."""
         return [
             losses.is_decayed(variable.path, self.params.weight_decay_all)
-            for variable in self.model.trainable_weights
+            for variable in shards.expand(self.model.trainable_weights)
         ]
 
     @functools.cached_property

@@ -20,6 +20,7 @@ from kbench import (
     precision,
     reporting,
     runtime,
+    shards,
     train,
 )
 from kbench import params as params_lib
@@ -57,8 +58,8 @@ class Training:
         self.stopped: str | None = None
         with program.replicas.scope():
             self.state = train.TrainState(
-                weights=model.trainable_weights,
-                states=model.non_trainable_weights,
+                weights=shards.expand(model.trainable_weights),
+                states=shards.expand(model.non_trainable_weights),
                 step=tf.Variable(
                     0,
                     trainable=False,
@@ -90,16 +91,21 @@ class Training:
             if params.moving_average_decay is not None:
                 self._averages = averages.MovingAverages(
                     params.moving_average_decay,
-                    {weight.path: weight for weight in model.weights},
+                    {one.path: one for one in shards.expand(model.weights)},
                 )
 
     def make_step(self):
         """Makes the train step of this run."""
         program, params = self.program, self.program.params
         in_loss = not program_lib.decays_weights(params)
+        forward = train.make_forward(
+            program.model, seed=params.tf_random_seed, training=True
+        )
         compute = train.make_compute(
-            train.make_forward(
-                program.model, seed=params.tf_random_seed, training=True
+            shards.over_pieces(
+                forward,
+                program.model.trainable_weights,
+                program.model.non_trainable_weights,
             ),
             losses.make_classification_loss(
                 label_smoothing=params.label_smoothing,
@@ -148,7 +154,7 @@ class Training:
         named |= self._optimizer.slots | {_STEP: self.state.step}
         if self._averages is not None:
             named |= self._averages.variables
-        return named
+        return shards.merge(named, self.program.model.weights)
 
     def take(self) -> dict[str, np.ndarray]:
         """Copies everything that a checkpoint holds.

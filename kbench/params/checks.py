@@ -282,6 +282,11 @@ def _cluster_flags_fit(p: Any) -> str | None:
         )
     if p.cluster and (p.job_name or p.worker_hosts or p.ps_hosts):
         return f'--cluster={p.cluster} and the host flags exclude each other'
+    if p.ps_shard_bytes and p.optimizer in ('lars', 'lamb'):
+        return (
+            f'--ps_shard_bytes={p.ps_shard_bytes} does not work with '
+            f'--optimizer={p.optimizer}, which needs norms of whole weights'
+        )
     for name, value, needed in (
         ('slurm_ps', p.slurm_ps, bool(p.cluster)),
         ('ps_shard_bytes', p.ps_shard_bytes, 'servers' in topologies),

@@ -648,8 +648,8 @@ _GROUPS = {
             'ps_shard_bytes',
             0,
             'Variables above this many bytes are divided among the parameter '
-            'servers by rows; 0 keeps each on one.',
-            unbuilt=True,
+            'servers, into parts of up to this size but no more than there '
+            'are servers; 0 keeps each on one.',
         ),
         _int(
             'bytes_per_pack',
