@@ -15,7 +15,7 @@ from kbench import cluster as cluster_lib
 from kbench import collectives, copies, errors, peers, scheduled
 from kbench.replicas import IndependentReplicas, Part, Replicas, SharedReplicas
 
-__all__ = ['Part', 'Replicas', 'Settings', 'create']
+__all__ = ['Part', 'Replicas', 'Settings', 'create', 'create_adder']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +127,42 @@ def _create_peers(settings: Settings) -> Replicas:
         settings.collective_timeout_secs,
     )
     strategy = peers.create_strategy(cluster, settings.devices, options)
-    return peers.PeerReplicas(strategy, settings.devices, cluster)
+    return peers.PeerReplicas(
+        strategy,
+        settings.devices,
+        cluster,
+        timeout_secs=settings.collective_timeout_secs,
+    )
+
+
+def create_adder(
+    replicas: Replicas, spec: str, bytes_per_pack: int
+) -> tuple[Replicas, Any, str]:
+    """What adds tensors in another way over the devices of replicas.
+
+    Args:
+        replicas: whose devices.
+        spec: all_reduce_spec.
+        bytes_per_pack: between processes.
+
+    Returns:
+        Replicas, communication options for `all_reduce` or None, and the
+        name of what adds.
+
+    Raises:
+        SpecError: the spec is not legal, or cannot run on these devices.
+    """
+    ranges = collectives.parse(spec)
+    on_gpu = 'gpu' in replicas.devices[0].lower()
+    if isinstance(replicas, peers.PeerReplicas):
+        kind = collectives.implementation(spec, on_gpu)
+        options = peers.communication_options(
+            kind, bytes_per_pack, replicas.timeout_secs
+        )
+        return replicas, options, f'collective {kind}'
+    settings = Settings(replicas.devices, all_reduce_spec=spec)
+    names = [collectives.local_kind(one.algorithm, on_gpu) for one in ranges]
+    return _create_replicated(settings), None, ', '.join(names)
 
 
 _MODES = {

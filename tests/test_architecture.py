@@ -36,7 +36,14 @@ RINGS = {
         'strategies',
     },
     2: {'input', 'optimizers', 'reporting'},
-    3: {'evaluate', 'input_benchmark', 'loop', 'serve', 'train'},
+    3: {
+        'all_reduce_benchmark',
+        'evaluate',
+        'input_benchmark',
+        'loop',
+        'serve',
+        'train',
+    },
     # Which part of a cluster this process is.
     3.5: {'job'},
     4: {'benchmark'},

@@ -205,7 +205,7 @@ def header(program: Program, mode: str, rate: float | None) -> str:
 
     Args:
         program: the objects of the run.
-        mode: `training`, `forward-only` or `evaluation`.
+        mode: `training`, `forward-only`, `evaluation` or `all-reduce`.
         rate: learning rate of the first update, None where none is made.
     """
     params, replicas = program.params, program.replicas
@@ -220,7 +220,7 @@ def header(program: Program, mode: str, rate: float | None) -> str:
             f'{program.per_replica_batch_size} per device',
         ),
     ]
-    if mode != 'evaluation':
+    if mode in ('training', 'forward-only'):
         count = planned_steps(program)
         rows += [
             ('Num batches', f'{count}'),

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from kbench import evaluate
+from kbench import all_reduce_benchmark, evaluate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -10,7 +10,8 @@ class Result:
     """What a run found.
 
     Attributes:
-        mode: `training`, `forward-only` or `evaluation`.
+        mode: `training`, `forward-only`, `evaluation`, `input` or
+            `all-reduce`.
         model: name of the model.
         images_per_sec: of the whole timed run, over all devices.
         losses: total loss of each timed step.
@@ -27,6 +28,7 @@ class Result:
         first_bad_step: first step whose loss was not finite, or None.
         checkpoint: the checkpoint written or evaluated, or None.
         evaluation: of the whole evaluation set, or None.
+        all_reduce: a row per spec and set of tensors, refused ones included.
     """
 
     mode: str
@@ -46,3 +48,4 @@ class Result:
     first_bad_step: int | None = None
     checkpoint: str | None = None
     evaluation: evaluate.Evaluation | None = None
+    all_reduce: tuple[all_reduce_benchmark.AllReduceSpeed, ...] = ()
