@@ -105,6 +105,17 @@ class Cluster:
             index=self.index + shift.get(self.job, 0),
         )
 
+    def coordinator_address(self) -> str:
+        """host:port where the others find what the coordinator computed.
+
+        That of the chief; else a free port on the host of worker 0.
+        """
+        if self.chief:
+            return self.chief[0]
+        host = self.worker[0].rpartition(':')[0]
+        with socket.create_server(('', 0)) as free:
+            return f'{host}:{free.getsockname()[1]}'
+
     def describe(self) -> str:
         """Role, address and peers of this process in one line."""
         address = f' at {self.address}' if self.address else ''

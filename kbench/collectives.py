@@ -83,11 +83,19 @@ def _error(spec: str, why: str) -> SpecError:
     return SpecError(f'--all_reduce_spec={spec!r} is not legal: {why}')
 
 
-def _limit(spec: str, text: str) -> int:
+def parse_size(text: str) -> int | None:
+    """Bytes of a size such as `32k` or `4M`; None where it is none."""
     match = _LIMIT.match(text)
     if match is None or int(match.group(1)) == 0:
-        raise _error(spec, f'{text!r} is no limit such as 32k or 4M')
+        return None
     return int(match.group(1)) * _UNITS[match.group(2).lower()]
+
+
+def _limit(spec: str, text: str) -> int:
+    size = parse_size(text)
+    if size is None:
+        raise _error(spec, f'{text!r} is no limit such as 32k or 4M')
+    return size
 
 
 def _algorithm(spec: str, text: str) -> tuple[str, int]:
@@ -221,6 +229,14 @@ def default(devices: Sequence[str]) -> str:
     return 'nccl' if 'gpu' in devices[0].lower() else 'pscpu'
 
 
+def local_kind(algorithm: str, on_gpu: bool) -> str:
+    """What an algorithm becomes in one process."""
+    kind = ALGORITHMS[algorithm][0]
+    if kind == AUTO:
+        return NCCL if on_gpu else ONE_CPU
+    return kind
+
+
 def create(
     spec: str | None, devices: Sequence[str]
 ) -> tf.distribute.CrossDeviceOps:
@@ -256,9 +272,7 @@ def create(
             )
     made = {}
     for one in ranges:
-        kind = ALGORITHMS[one.algorithm][0]
-        if kind == AUTO:
-            kind = NCCL if on_gpu else ONE_CPU
+        kind = local_kind(one.algorithm, on_gpu)
         made[one.algorithm] = _create(kind, devices)
     if len(ranges) == 1 and ranges[0].shards == 1:
         return made[ranges[0].algorithm]

@@ -276,9 +276,13 @@ class Listener:
         address: of its own server.
         name: of this process.
         timeout_secs: how long to wait for the first sign of the chief.
+
+    Attributes:
+        connected: whether the chief has given a sign.
     """
 
     def __init__(self, address: str, name: str, timeout_secs: float):
+        self.connected = False
         self._box = Mailbox(address, device_of(name))
         self._timeout = timeout_secs
 
@@ -307,6 +311,7 @@ class Listener:
                     raise ClusterTimeout(f'{chief} ended the job: {reason}')
                 if heard is None:
                     _log.info('connected to %s', chief)
+                    self.connected = True
                 heard = time.monotonic()
             check()
             if heard is None:

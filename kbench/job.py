@@ -229,6 +229,8 @@ def _coordinate(job, params, run):
         word = control.FAILED + text.encode()
         raise
     finally:
+        if child is not None:
+            child.let_end()
         monitor.end(word)
         if child is not None:
             child.end()

@@ -80,6 +80,7 @@ class PeerReplicas(replicas.Replicas):
         strategy: from `create_strategy`.
         devices: of this process.
         cluster: workers only.
+        timeout_secs: of one all-reduce.
     """
 
     def __init__(
@@ -87,8 +88,10 @@ class PeerReplicas(replicas.Replicas):
         strategy: tf.distribute.MultiWorkerMirroredStrategy,
         devices: Sequence[str],
         cluster: cluster_lib.Cluster,
+        timeout_secs: float,
     ):
         super().__init__(strategy, devices)
+        self.timeout_secs = timeout_secs
         self._cluster = cluster
         self.num_workers = len(cluster.worker)
         self.worker = cluster.index

@@ -117,6 +117,21 @@ def create_coordinator(
             cluster_coordinator._CoordinatedClosureQueue = original
 
 
+def trace(function: Any, args: tuple) -> Any:
+    """The concrete function for arguments that are on workers.
+
+    Args:
+        function: a tf.function.
+        args: as for `schedule_on`.
+    """
+    values = cluster_coordinator
+    return function.get_concrete_function(
+        *tf.nest.map_structure(
+            values._maybe_as_type_spec, values._select_worker_slice(0, args)
+        )
+    )
+
+
 def schedule_on(
     coordinator: Any, worker: int, function: Callable, args: tuple
 ) -> Any:
@@ -125,7 +140,7 @@ def schedule_on(
     Args:
         coordinator: from `create_coordinator`.
         worker: number of the worker.
-        function: a tf.function or a concrete function.
+        function: a tf.function, or what `trace` returns.
         args: its arguments; may hold what `create_on` made for this worker.
 
     Returns:

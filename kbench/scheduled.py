@@ -17,35 +17,9 @@ import tensorflow as tf
 from tensorflow.python.distribute import device_util
 
 from kbench import copies as copies_lib
-from kbench import pinning, replicas
+from kbench import pinning, replicas, scheduled_steps, shards
 
-# Scalars that a worker can report: a slot has a fixed shape.
-_MAX_MEASURED = 8
 _NO_COPIES = copies_lib.Copies()
-
-
-def _on_server(operation: tf.Operation) -> str:
-    """Device of an operation whose first input is on a server: that server.
-
-    What is computed from a gradient or a weight stays where that is.
-    """
-    if operation.type in ('ReadVariableOp', 'VarIsInitializedOp'):
-        return operation.device
-    for tensor in operation.inputs:
-        device = tensor.op.device
-        if device and '/job:ps' in device and tensor.dtype != tf.resource:
-            return device
-    return operation.device
-
-
-def _mean(lists: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
-    """Means of the tensors at the same place of several lists."""
-    if len(lists) == 1:
-        return list(lists[0])
-    return [
-        tf.add_n(values) * tf.cast(1 / len(values), values[0].dtype)
-        for values in zip(*lists, strict=True)
-    ]
 
 
 class _Placement:
@@ -61,6 +35,10 @@ class _Placement:
         return f'/job:ps/replica:0/task:{server}/device:CPU:0'
 
 
+def _bytes(value):
+    return value.shape.num_elements() * value.dtype.size
+
+
 class ScheduledReplicas(replicas.Replicas):
     """Replicas on the workers of a ParameterServerStrategy.
 
@@ -68,7 +46,11 @@ class ScheduledReplicas(replicas.Replicas):
         strategy: the strategy.
         devices: devices of each worker, such as `/cpu:0`.
         synchronous: whether all workers' gradients make one update.
+        num_workers: so many of them.
+        num_ps: servers.
         copies: what the workers keep.
+        ps_shard_bytes: variables above this size are divided among the
+            servers; 0 divides none.
     """
 
     remote = True
@@ -82,6 +64,7 @@ class ScheduledReplicas(replicas.Replicas):
         num_ps: int,
         synchronous: bool = True,
         copies: copies_lib.Copies = _NO_COPIES,
+        ps_shard_bytes: int = 0,
     ):
         self.strategy = strategy
         self.coordinator = pinning.create_coordinator(strategy)
@@ -93,6 +76,8 @@ class ScheduledReplicas(replicas.Replicas):
         together = num_workers if synchronous else 1
         self.num_replicas = len(devices) * together
         self.share_gradients = True
+        self.num_ps = num_ps
+        self._ps_shard_bytes = ps_shard_bytes
         self.placement = _Placement(num_ps)
         self.copies = copies
         self._steps = 0
@@ -101,18 +86,29 @@ class ScheduledReplicas(replicas.Replicas):
         """Variables go to the servers, spread by size."""
 
         def create(next_creator, **settings):
-            value = settings.get('initial_value')
+            value = settings.pop('initial_value')
             if callable(value):
                 value = value()
             value = tf.convert_to_tensor(value, settings.get('dtype'))
-            settings['initial_value'] = value
-            device = device_util.current() or ''
-            if '/job:ps' not in device:
-                device = self.placement.device(
-                    value.shape.num_elements() * value.dtype.size
+
+            def make(number, part):
+                device = device_util.current() or ''
+                if '/job:ps' not in device:
+                    device = self.placement.device(_bytes(part))
+                if number is not None:
+                    settings['name'] = f'{settings.get("name")}_{number}'
+                with tf.device(device):
+                    return next_creator(initial_value=part, **settings)
+
+            count = 1
+            # A slot has its place beside its weight.
+            if '/job:ps' not in (device_util.current() or ''):
+                count = shards.count_parts(
+                    _bytes(value), self._ps_shard_bytes, self.num_ps
                 )
-            with tf.device(device):
-                return next_creator(**settings)
+            if count == 1:
+                return make(None, value)
+            return shards.create(value, count, make)
 
         return tf.variable_creator_scope(create)
 
@@ -174,163 +170,11 @@ class ScheduledReplicas(replicas.Replicas):
 
     def make_step(self, read, work, update, like, gradient_dtype):
         """A step that schedules; see the module."""
+        kind = scheduled_steps.Asynchronous
         if self.synchronous:
-            return _Synchronous(self, read, work, update, like, gradient_dtype)
-        return _Asynchronous(self, read, work, update)
+            kind = scheduled_steps.Synchronous
+        return kind(self, read, work, update, like, gradient_dtype)
 
     def count_step(self) -> None:
         """Notes that one more synchronous step has read its data."""
         self._steps += 1
-
-    def compute(self, work, values, iterator, worker):
-        """Gradients, measured and states of one worker, in its function."""
-        found = []
-        for number, device in enumerate(self.devices):
-            batch = next(iterator)
-            with tf.device(device):
-                found.append(
-                    work(
-                        tf.nest.map_structure(_here, values),
-                        batch,
-                        worker * len(self.devices) + number,
-                    )
-                )
-        gradients, measured, states = zip(*found, strict=True)
-        with tf.device(self.devices[0]):
-            return _mean(gradients), _mean(measured), states[0]
-
-
-class _RemoteVector:
-    """The metrics of a scheduled step; `numpy` waits for them."""
-
-    def __init__(self, coordinator, remote):
-        self._coordinator = coordinator
-        self._remote = remote
-
-    def numpy(self) -> np.ndarray:
-        return np.asarray(self._coordinator.fetch(self._remote))
-
-
-@contextlib.contextmanager
-def _beside_inputs():
-    """What is computed in it stays on the server of its inputs."""
-    with tf.compat.v1.get_default_graph().device(_on_server):
-        yield
-
-
-class _Asynchronous:
-    """Each scheduled function reads, computes and updates by itself."""
-
-    def __init__(self, owner, read, work, update):
-        self._coordinator = owner.coordinator
-
-        def step(iterator):
-            found = owner.compute(work, read(), iterator, tf.constant(0))
-            with _beside_inputs():
-                return update(*found)
-
-        self._step = tf.function(step, autograph=False)
-
-    def __call__(self, iterators):
-        remote = self._coordinator.schedule(self._step, args=(iterators,))
-        return _RemoteVector(self._coordinator, remote)
-
-
-def _here(value: tf.Tensor | None) -> tf.Tensor | None:
-    """The value on the device of the caller."""
-    return None if value is None else tf.identity(value)
-
-
-class _Synchronous:
-    """All workers compute into their slots, then the servers update."""
-
-    def __init__(self, owner, read, work, update, like, dtype):
-        self._owner = owner
-        self._copies = owner.copies
-        weights, states = like
-        self._devices = [weight.handle.device for weight in weights]
-        self._slots = [
-            [_slot(weight, dtype) for weight in weights]
-            for _ in range(owner.num_workers)
-        ]
-        self._measured = [
-            _slot_on(self._devices[0], tf.zeros([_MAX_MEASURED]))
-            for _ in range(owner.num_workers)
-        ]
-        self._states = [_slot(state, state.dtype) for state in states]
-        self._num_measured = 0
-        local = copies_lib.WorkerCopies(owner.copies, owner.devices[0])
-
-        def compute(iterator, worker, slots, measured_slot, state_slots):
-            gradients, measured, states = owner.compute(
-                work, local.use(read), iterator, worker
-            )
-            self._num_measured = len(measured)
-            padding = _MAX_MEASURED - len(measured)
-            _assign([measured_slot], [tf.stack([*measured] + [0.0] * padding)])
-            _assign(slots, gradients)
-            # Of the first replica of the job.
-            tf.cond(
-                tf.equal(worker, 0),
-                lambda: _assign(state_slots, states),
-                lambda: tf.constant(0),
-            )
-
-        self._compute = tf.function(compute, autograph=False)
-        self._refresh = tf.function(
-            lambda: local.refresh(read), autograph=False
-        )
-        self._update = tf.function(lambda: self._apply(update), autograph=False)
-
-    def _apply(self, update):
-        gradients = []
-        for device, slots in zip(
-            self._devices, zip(*self._slots, strict=True), strict=True
-        ):
-            with tf.device(device):
-                gradients += _mean([[slot.read_value()] for slot in slots])
-        measured = _mean([[slot.read_value()] for slot in self._measured])[0]
-        measured = tf.unstack(measured)[: self._num_measured]
-        states = [slot.read_value() for slot in self._states]
-        with _beside_inputs():
-            return update(gradients, measured, states)
-
-    def __call__(self, iterators):
-        owner = self._owner
-        for worker in range(owner.num_workers):
-            pinning.schedule_on(
-                owner.coordinator,
-                worker,
-                self._compute,
-                (
-                    iterators,
-                    tf.constant(worker),
-                    [slot.handle for slot in self._slots[worker]],
-                    self._measured[worker].handle,
-                    [slot.handle for slot in self._states],
-                ),
-            )
-        owner.coordinator.join()
-        owner.count_step()
-        vector = self._update()
-        if self._copies.refresh:
-            for worker in range(owner.num_workers):
-                pinning.schedule_on(
-                    owner.coordinator, worker, self._refresh, ()
-                )
-        return vector
-
-
-def _slot(variable, dtype):
-    return _slot_on(variable.handle.device, tf.zeros(variable.shape, dtype))
-
-
-def _slot_on(device, value):
-    with tf.device(device):
-        return tf.Variable(value, trainable=False)
-
-
-def _assign(handles, values):
-    for handle, value in zip(handles, values, strict=True):
-        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-    return tf.constant(0)

@@ -76,7 +76,8 @@ class _Preemption:
             return
         name = self._cluster.name
         waited = time.monotonic() - self.since
-        if self._cluster.job == cluster_lib.WORKER or waited > _SAVE_SECS:
+        saves = self._cluster.job == cluster_lib.PS and self._listener.connected
+        if not saves or waited > _SAVE_SECS:
             _log.warning('%s is preempted', name)
             raise SystemExit(PREEMPTED_STATUS)
         if not self._told:
@@ -195,9 +196,13 @@ class Child:
             )
             self._start()
 
+    def let_end(self) -> None:
+        """Its end is no surprise from now on: it is not started again."""
+        self._ended = True
+
     def end(self) -> None:
         """Gives the child time to end by itself, then ends it."""
-        self._ended = True
+        self.let_end()
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:

@@ -15,7 +15,14 @@ from kbench import cluster as cluster_lib
 from kbench import collectives, copies, errors, peers, scheduled
 from kbench.replicas import IndependentReplicas, Part, Replicas, SharedReplicas
 
-__all__ = ['Part', 'Replicas', 'Settings', 'create', 'create_local']
+__all__ = [
+    'Part',
+    'Replicas',
+    'Settings',
+    'create',
+    'create_adder',
+    'create_local',
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,10 +98,11 @@ def _devices_of_workers(devices):
 
 def _create_scheduled(settings: Settings, kept: copies.Copies) -> Replicas:
     cluster, devices = settings.cluster, list(settings.devices)
+    # Without an address of the chief TensorFlow takes localhost for it, where
+    # no other host finds it.
+    chief = [cluster.coordinator_address()]
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(
-            {'worker': list(cluster.worker), 'ps': list(cluster.ps)}
-        ),
+        tf.train.ClusterSpec(cluster.spec() | {cluster_lib.CHIEF: chief}),
         rpc_layer='grpc',
     )
     strategy = tf.distribute.ParameterServerStrategy(resolver)
@@ -107,6 +115,7 @@ def _create_scheduled(settings: Settings, kept: copies.Copies) -> Replicas:
         num_ps=len(cluster.ps),
         synchronous=settings.synchronous,
         copies=kept,
+        ps_shard_bytes=settings.ps_shard_bytes,
     )
 
 
@@ -125,7 +134,42 @@ def _create_peers(settings: Settings) -> Replicas:
         settings.collective_timeout_secs,
     )
     strategy = peers.create_strategy(cluster, settings.devices, options)
-    return peers.PeerReplicas(strategy, settings.devices, cluster)
+    return peers.PeerReplicas(
+        strategy,
+        settings.devices,
+        cluster,
+        timeout_secs=settings.collective_timeout_secs,
+    )
+
+
+def create_adder(
+    replicas: Replicas, spec: str, bytes_per_pack: int
+) -> tuple[Replicas, Any, str]:
+    """What adds tensors in another way over the devices of replicas.
+
+    Args:
+        replicas: whose devices.
+        spec: all_reduce_spec.
+        bytes_per_pack: between processes.
+
+    Returns:
+        Replicas, communication options for `all_reduce` or None, and the
+        name of what adds.
+
+    Raises:
+        SpecError: the spec is not legal, or cannot run on these devices.
+    """
+    ranges = collectives.parse(spec)
+    on_gpu = 'gpu' in replicas.devices[0].lower()
+    if isinstance(replicas, peers.PeerReplicas):
+        kind = collectives.implementation(spec, on_gpu)
+        options = peers.communication_options(
+            kind, bytes_per_pack, replicas.timeout_secs
+        )
+        return replicas, options, f'collective {kind}'
+    settings = Settings(replicas.devices, all_reduce_spec=spec)
+    names = [collectives.local_kind(one.algorithm, on_gpu) for one in ranges]
+    return _create_replicated(settings), None, ', '.join(names)
 
 
 def create_local() -> Replicas:

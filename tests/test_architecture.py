@@ -13,8 +13,10 @@ RINGS = {
     -1: {'errors', 'files'},
     0: {'params', 'throughput'},
     # What strategies are made of, each from those before it.
+    0.1: {'packing', 'shards'},
     0.2: {'cluster', 'collectives', 'copies', 'pinning'},
     0.4: {'control', 'replicas'},
+    0.5: {'scheduled_steps'},
     0.6: {'peers', 'scheduled'},
     1: {
         'augment',
@@ -38,7 +40,14 @@ RINGS = {
         'traces',
     },
     2: {'input', 'optimizers', 'reporting', 'results'},
-    3: {'evaluate', 'input_benchmark', 'loop', 'serve', 'train'},
+    3: {
+        'all_reduce_benchmark',
+        'evaluate',
+        'input_benchmark',
+        'loop',
+        'serve',
+        'train',
+    },
     # Which part of a cluster this process is.
     3.5: {'job'},
     # What a run leaves behind, whatever ends it.

@@ -81,10 +81,6 @@ def _servers(hosts, mode, *flags):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    run=False,
-    reason='servers on other hosts connect to the coordinator on loopback',
-)
 @pytest.mark.parametrize('mode', ['parameter_server', 'distributed_replicated'])
 def test_servers(hosts, mode, tmp_path):
     roles = _servers(hosts, mode, '--num_batches=20', f'--train_dir={tmp_path}')
@@ -95,10 +91,6 @@ def test_servers(hosts, mode, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    run=False,
-    reason='servers on other hosts connect to the coordinator on loopback',
-)
 def test_a_server_is_cut_off(hosts, tmp_path):
     roles = _servers(
         hosts,

@@ -7,7 +7,13 @@ from kbench import job as job_lib
 from kbench import journal as journal_lib
 from kbench import losses, reporting
 from kbench import params as params_lib
-from kbench.benchmark import evaluation, forward, inputs, training
+from kbench.benchmark import (
+    all_reduce,
+    evaluation,
+    forward,
+    inputs,
+    training,
+)
 from kbench.benchmark import program as program_lib
 from kbench.benchmark.result import Result
 
@@ -46,6 +52,8 @@ def run(
         return None
     if params.benchmark_input:
         return inputs.run(program)
+    if params.benchmark_all_reduce:
+        return all_reduce.run(program)
     if params.eval:
         return evaluation.run(program)
     if params.forward_only:

@@ -20,6 +20,7 @@ from kbench import (
     reporting,
     runtime,
     schedules,
+    shards,
     strategies,
 )
 from kbench import job as job_lib
@@ -80,10 +81,10 @@ class Program:
 
     @property
     def decayed(self) -> list[bool]:
-        """Per trainable variable, whether weight decay applies."""
+        """Per trainable variable or piece, whether weight decay applies."""
         return [
             losses.is_decayed(variable.path, self.params.weight_decay_all)
-            for variable in self.model.trainable_weights
+            for variable in shards.expand(self.model.trainable_weights)
         ]
 
     @functools.cached_property
@@ -225,7 +226,7 @@ def header(program: Program, mode: str, rate: float | None) -> str:
 
     Args:
         program: the objects of the run.
-        mode: `training`, `forward-only` or `evaluation`.
+        mode: `training`, `forward-only`, `evaluation` or `all-reduce`.
         rate: learning rate of the first update, None where none is made.
     """
     params, replicas = program.params, program.replicas
@@ -240,7 +241,7 @@ def header(program: Program, mode: str, rate: float | None) -> str:
             f'{program.per_replica_batch_size} per device',
         ),
     ]
-    if mode != 'evaluation':
+    if mode in ('training', 'forward-only'):
         count = planned_steps(program)
         rows += [
             ('Num batches', f'{count}'),

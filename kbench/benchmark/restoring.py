@@ -5,6 +5,7 @@ import os
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from kbench import averages, checkpoints, errors, precision
 from kbench.benchmark import program as program_lib
@@ -224,9 +225,10 @@ def _initialize(training: state_lib.Training) -> None:
         exact=False,
     )
     if training.averages is not None:
+        named = training.variables()
         for name, weight in weights.items():
-            training.averages.variables[averages.average_name(name)].assign(
-                weight
+            named[averages.average_name(name)].assign(
+                tf.convert_to_tensor(weight)
             )
     _log.info('beginning with the weights of %s', source.path)
     if head or left_out:

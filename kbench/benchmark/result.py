@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from kbench import checkpoints, evaluate
+from kbench import all_reduce_benchmark, checkpoints, evaluate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -10,7 +10,8 @@ class Result:
     """What a run found.
 
     Attributes:
-        mode: `training`, `forward-only` or `evaluation`.
+        mode: `training`, `forward-only`, `evaluation`, `input` or
+            `all-reduce`.
         model: name of the model.
         images_per_sec: of the whole timed run, over all devices.
         losses: total loss of each timed step.
@@ -30,6 +31,7 @@ class Result:
         recoveries: how often the run went back for `recover_on_nan`.
         evaluation: of the held-out images, the last one, or None.
         evaluations: step and evaluation of all that were made.
+        all_reduce: a row per spec and set of tensors, refused ones included.
     """
 
     mode: str
@@ -52,3 +54,4 @@ class Result:
     recoveries: int = 0
     evaluation: evaluate.Evaluation | None = None
     evaluations: tuple[tuple[int, evaluate.Evaluation], ...] = ()
+    all_reduce: tuple[all_reduce_benchmark.AllReduceSpeed, ...] = ()

@@ -12,6 +12,7 @@ from kbench import (
     losses,
     optimizers,
     precision,
+    shards,
     train,
 )
 from kbench.benchmark import data as data_lib
@@ -55,8 +56,8 @@ class Training:
         self.stopped: str | None = None
         with program.replicas.scope():
             self.state = train.TrainState(
-                weights=model.trainable_weights,
-                states=model.non_trainable_weights,
+                weights=shards.expand(model.trainable_weights),
+                states=shards.expand(model.non_trainable_weights),
                 step=tf.Variable(
                     0,
                     trainable=False,
@@ -88,7 +89,7 @@ class Training:
             if params.moving_average_decay is not None:
                 self.averages = averages.MovingAverages(
                     params.moving_average_decay,
-                    {weight.path: weight for weight in model.weights},
+                    {one.path: one for one in shards.expand(model.weights)},
                 )
 
     def make_step(self, observe=None):
@@ -99,9 +100,14 @@ class Training:
         """
         program, params = self.program, self.program.params
         in_loss = not program_lib.decays_weights(params)
+        forward = train.make_forward(
+            program.model, seed=params.tf_random_seed, training=True
+        )
         compute = train.make_compute(
-            train.make_forward(
-                program.model, seed=params.tf_random_seed, training=True
+            shards.over_pieces(
+                forward,
+                program.model.trainable_weights,
+                program.model.non_trainable_weights,
             ),
             losses.make_classification_loss(
                 label_smoothing=params.label_smoothing,
@@ -162,7 +168,7 @@ class Training:
         named |= self.optimizer.slots | {STEP: self.state.step}
         if self.averages is not None:
             named |= self.averages.variables
-        return named
+        return shards.merge(named, self.program.model.weights)
 
     def take(self) -> dict[str, Any]:
         """Copies everything that a checkpoint holds.

@@ -6,6 +6,7 @@ devices or the data is checked where they become known.
 
 import difflib
 import math
+import re
 from typing import Any
 
 from kbench import errors
@@ -258,16 +259,43 @@ def _mode_is_one(p: Any) -> str | None:
 
 
 def _all_reduce_has_a_place(p: Any) -> str | None:
-    if p.all_reduce_spec is not None and p.variable_update not in (
-        'replicated',
-        'distributed_all_reduce',
-        'collective_all_reduce',
+    if (
+        p.all_reduce_spec is not None
+        and p.variable_update not in table.ALL_REDUCE
     ):
         return (
             f'--all_reduce_spec={p.all_reduce_spec} does nothing with '
             f'--variable_update={p.variable_update}: it is for replicated '
             'and distributed_all_reduce'
         )
+    return None
+
+
+_SIZES = re.compile(r'[1-9]\d*[kKmM]?(,[1-9]\d*[kKmM]?)*$')
+
+
+def _all_reduce_can_be_measured(p: Any) -> str | None:
+    if p.all_reduce_sizes:
+        if not p.benchmark_all_reduce:
+            return '--all_reduce_sizes needs --benchmark_all_reduce'
+        if not _SIZES.match(p.all_reduce_sizes):
+            return (
+                f'--all_reduce_sizes={p.all_reduce_sizes!r} is not legal: it '
+                'takes bytes, separated by commas, such as 4k,1M'
+            )
+    if not p.benchmark_all_reduce:
+        return None
+    if p.variable_update not in table.ALL_REDUCE:
+        return (
+            f'--benchmark_all_reduce does not work with '
+            f'--variable_update={p.variable_update}: legal are '
+            f'{", ".join(table.ALL_REDUCE)}'
+        )
+    for name in ('eval', 'forward_only', 'benchmark_input'):
+        if getattr(p, name):
+            return (
+                f'--benchmark_all_reduce and {shown(name)} exclude each other'
+            )
     return None
 
 
@@ -280,6 +308,11 @@ def _cluster_flags_fit(p: Any) -> str | None:
         )
     if p.cluster and (p.job_name or p.worker_hosts or p.ps_hosts):
         return f'--cluster={p.cluster} and the host flags exclude each other'
+    if p.ps_shard_bytes and p.optimizer in ('lars', 'lamb'):
+        return (
+            f'--ps_shard_bytes={p.ps_shard_bytes} does not work with '
+            f'--optimizer={p.optimizer}, which needs norms of whole weights'
+        )
     for name, value, needed in (
         ('slurm_ps', p.slurm_ps, bool(p.cluster)),
         ('ps_shard_bytes', p.ps_shard_bytes, 'servers' in topologies),
@@ -327,6 +360,7 @@ def _input_is_possible(p: Any) -> str | None:
 
 _COMBINATIONS = (
     _all_reduce_has_a_place,
+    _all_reduce_can_be_measured,
     _cluster_flags_fit,
     _mode_is_one,
     _length_is_one,

@@ -86,6 +86,9 @@ TOPOLOGIES = {
     'collective_all_reduce': ('local', 'peers'),
 }
 
+# Modes that add gradients by all_reduce_spec.
+ALL_REDUCE = ('replicated', 'distributed_all_reduce', 'collective_all_reduce')
+
 _GROUPS = {
     'What runs': (
         _string(
@@ -159,6 +162,19 @@ _GROUPS = {
             False,
             'Measure the input pipeline alone: images/s, and the share of '
             'each stage.',
+        ),
+        _bool(
+            'benchmark_all_reduce',
+            False,
+            'Measure how fast gradients are added over the devices, without '
+            'training: all_reduce_spec, or every algorithm in turn. What '
+            'cannot run here is listed with the reason.',
+        ),
+        _string(
+            'all_reduce_sizes',
+            '',
+            'With benchmark_all_reduce: bytes of the tensors to add, such as '
+            "4k,1M,64M; empty for the model's gradients.",
         ),
         _bool(
             'print_training_accuracy',
@@ -689,8 +705,8 @@ _GROUPS = {
             'ps_shard_bytes',
             0,
             'Variables above this many bytes are divided among the parameter '
-            'servers by rows; 0 keeps each on one.',
-            unbuilt=True,
+            'servers, into parts of up to this size but no more than there '
+            'are servers; 0 keeps each on one.',
         ),
         _int(
             'bytes_per_pack',
