@@ -168,7 +168,7 @@ def main() -> None:
                 num_batches=_STEPS,
                 train_dir=str(folder),
                 batch_size=8,
-                learning_rate=0.05,
+                learning_rate=0.01,
             )
             _check_evaluations(writer, names, folder)
         # Those of one process first: they are quick.
