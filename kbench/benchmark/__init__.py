@@ -7,13 +7,7 @@ from kbench import job as job_lib
 from kbench import journal as journal_lib
 from kbench import losses, reporting
 from kbench import params as params_lib
-from kbench.benchmark import (
-    all_reduce,
-    evaluation,
-    forward,
-    inputs,
-    training,
-)
+from kbench.benchmark import all_reduce, evaluation, forward, inputs, training
 from kbench.benchmark import program as program_lib
 from kbench.benchmark.result import Result
 
