@@ -91,7 +91,9 @@ def run_kbench(folder: str, distortions: bool, seconds: float) -> None:
     """Measures kbench's pipeline; runs in a process of its own."""
     import resource
 
-    from kbench import datasets
+    from kbench import datasets, runtime
+
+    runtime.import_tensorflow({})
     from kbench import input as input_lib
 
     start = time.perf_counter()
@@ -122,7 +124,9 @@ def run_kbench(folder: str, distortions: bool, seconds: float) -> None:
 
 def watch_memory(folder: str, distortions: bool, epochs: int) -> None:
     """Writes the resident memory after each epoch of the pipeline."""
-    from kbench import datasets
+    from kbench import datasets, runtime
+
+    runtime.import_tensorflow({})
     from kbench import input as input_lib
 
     stream = input_lib.create_train_dataset(
