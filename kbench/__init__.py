@@ -8,9 +8,18 @@
 Importing the package does not import TensorFlow.
 """
 
+import logging
 from typing import Any
 
-from kbench import datasets, job, models, reporting, runtime
+from kbench import (
+    datasets,
+    job,
+    journal,
+    models,
+    record,
+    reporting,
+    runtime,
+)
 from kbench import flags as flags_lib
 from kbench import params as params_lib
 from kbench.errors import UserError
@@ -49,6 +58,8 @@ def run(**values: Any) -> Any:
         UserError: what is wrong with a parameter, a file or the machine, in
             one line.
     """
+    reporting.route_logging()
+    params_lib.await_training(values, logging.getLogger('kbench').info)
     return run_params(make_params(**params_lib.inherit_for_eval(values)))
 
 
@@ -63,6 +74,18 @@ def run_params(params: Params) -> Any:
             )
         reporting.out(models.format_table(specs, params.format == 'json'))
         return None
+    part = job.find(params)
+    leads = part.cluster is None or part.cluster.coordinates
+    notes = journal.Journal()
+    if not leads or part.status is not None:
+        return _play(params, part, notes, leads)
+    with record.kept(params, notes):
+        return _play(params, part, notes, leads)
+
+
+def _play(
+    params: Params, part: job.Job, notes: journal.Journal, leads: bool
+) -> Any:
     # What needs no TensorFlow is refused before the seconds it takes.
     models.get_spec(params.model)
     if params_lib.is_real_data(params) and not params.download:
@@ -71,16 +94,17 @@ def run_params(params: Params) -> Any:
             params.data_name,
             'validation' if params.eval else params.data_subset,
         )
-    part = job.find(params)
-    leads = part.cluster is None or part.cluster.coordinates
-    if params.train_dir is not None and not params.eval and leads:
-        runtime.check_writable('train_dir', params.train_dir)
+    if leads:
+        for name, folder in params_lib.written_folders(params):
+            runtime.check_writable(name, folder)
 
     def train(part, met):
-        runtime.import_tensorflow(params_lib.environment(params))
-        from kbench import benchmark
-
         with runtime.stopping_on_sigterm():
-            return benchmark.run(params, part, met)
+            runtime.import_tensorflow(params_lib.environment(params))
+            from kbench import benchmark
+
+            notes.phase('import_tensorflow')
+            notes.result = benchmark.run(params, part, met, notes)
+            return notes.result
 
     return job.play(part, params, train)

@@ -14,3 +14,10 @@ class Preempted(UserError):
 
     # 128 + 15: what a shell shows of a process that SIGTERM ended.
     exit_status = 143
+
+
+class Interrupted(Preempted):
+    """The user pressed Ctrl-C."""
+
+    # 128 + 2: what a shell shows of a process that SIGINT ended.
+    exit_status = 130

@@ -1,5 +1,6 @@
 """The command line: absl flags made from the table of parameters."""
 
+import logging
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -90,8 +91,9 @@ def make_params_from_flags() -> params_lib.Params:
     Raises:
         ParamsError: as `make_params`.
     """
-    values = params_lib.inherit_for_eval(explicit_values())
-    return params_lib.make_params(**values)
+    values = explicit_values()
+    params_lib.await_training(values, logging.getLogger('kbench').info)
+    return params_lib.make_params(**params_lib.inherit_for_eval(values))
 
 
 def help_text(program: str) -> str:

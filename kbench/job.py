@@ -62,6 +62,7 @@ def _check_settings(params: params_lib.Params, topology: str) -> None:
         ('--staged_vars', params.staged_vars, on_servers, servers),
         ('--ps_shard_bytes', params.ps_shard_bytes, on_servers, servers),
         ('--forward_only', params.forward_only, not on_servers, alone),
+        ('--graph_file', params.graph_file, not on_servers, alone),
         ('--eval', params.eval, topology == LOCAL, alone),
     ):
         if is_set and not legal:
@@ -208,9 +209,10 @@ def _coordinate(job, params, run):
         if not name.startswith('ps'):
             _log.warning('%s does not answer: waiting for it', name)
             return
-        reporting.error(f'{name} is lost; {last_checkpoint(params)}')
+        text = f'{name} is lost; {last_checkpoint(params)}'
+        reporting.error(text)
         monitor.end(control.FAILED + f'{name} is lost'.encode())
-        serve.leave(1)
+        serve.leave(1, text)
 
     monitor = control.Monitor(
         tasks,

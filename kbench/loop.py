@@ -20,6 +20,10 @@ class TrainingError(errors.UserError):
     """Training cannot go on; its text is one line."""
 
 
+class NotFiniteError(TrainingError):
+    """The loss is infinity or NaN."""
+
+
 class FinishedStep(NamedTuple):
     """What the host knows of a step when it is done.
 
@@ -72,7 +76,9 @@ def run_steps(
             stopping = stopping or stop(vector)
             now = time.perf_counter()
             yield FinishedStep(vector, now - last, waited)
-            last = time.perf_counter() if lag == 0 else now
+            # What the caller did with the step is no part of the next one,
+            # unless that has run meanwhile.
+            last = now if running else time.perf_counter()
         if stopping:
             return
 
@@ -104,8 +110,9 @@ class Watch:
             metrics_vector: what the step returned.
 
         Raises:
-            TrainingError: the loss is not finite with `stop_on_nan`, or 50
-                steps in a row overflowed although the scale cannot fall.
+            NotFiniteError: the loss is not finite, with `stop_on_nan`.
+            TrainingError: 50 steps in a row overflowed although the scale
+                cannot fall.
         """
         scale = float(metrics_vector[metrics.LOSS_SCALE])
         skipped = metrics_vector[metrics.FINITE] == 0
@@ -118,13 +125,15 @@ class Watch:
                 f'{step} although the loss scale, {scale:g}, falls no '
                 'further: the gradients are not finite in float16'
             )
-        if math.isfinite(metrics_vector[metrics.LOSS]) or self.first_bad_step:
+        if math.isfinite(metrics_vector[metrics.LOSS]):
             return
-        self.first_bad_step = step
         text = f'the loss is {metrics_vector[metrics.LOSS]} at step {step}'
+        if self.first_bad_step is None:
+            self.first_bad_step = step
+            if not self._stop_on_nan:
+                self._warn(text)
         if self._stop_on_nan:
-            raise TrainingError(text)
-        self._warn(text)
+            raise NotFiniteError(text)
 
 
 @dataclasses.dataclass
@@ -165,20 +174,22 @@ class Record:
 def run(
     steps: Iterator[FinishedStep],
     record: Record,
-    on_step: Callable[[int, FinishedStep], None],
+    on_step: Callable[[int, FinishedStep], bool | None],
 ) -> None:
     """Runs timed steps to their end.
 
     Args:
         steps: from `run_steps`.
-        record: takes in what is measured.
+        record: takes in what is measured, in addition to what it has.
         on_step: called with the number of each step, from 1, when it is
-            done and recorded: shows, saves, and may raise.
+            done and recorded: shows, saves, and may raise; where it returns
+            True the run ends, with no other step under way or after it.
     """
     start = time.perf_counter()
     try:
         for number, finished in enumerate(steps, 1):
             record.add(finished)
-            on_step(number, finished)
+            if on_step(number, finished):
+                break
     finally:
-        record.elapsed_sec = time.perf_counter() - start
+        record.elapsed_sec += time.perf_counter() - start

@@ -17,6 +17,7 @@ def vector(
     finite: tf.Tensor | float,
     loss_scale: tf.Tensor | None,
     gradient_norm: tf.Tensor,
+    more: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Packs what a training step measured, float32 in the order above.
 
@@ -25,10 +26,12 @@ def vector(
         finite: 1.0 where the update was made.
         loss_scale: of the step, None for 1.
         gradient_norm: NaN where it is not measured.
+        more: float32 numbers that follow.
     """
     scale = 1.0 if loss_scale is None else loss_scale
     missing = [math.nan] * (FINITE - len(measured))
-    return tf.stack([*measured, *missing, finite, scale, gradient_norm])
+    found = tf.stack([*measured, *missing, finite, scale, gradient_norm])
+    return found if more is None else tf.concat([found, more], axis=0)
 
 
 def top_k(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:

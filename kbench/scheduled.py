@@ -112,6 +112,10 @@ class ScheduledReplicas(replicas.Replicas):
 
         return tf.variable_creator_scope(create)
 
+    def settle(self) -> None:
+        """Waits for the functions that are scheduled."""
+        self.coordinator.join()
+
     def run(self, function, args=()):
         """Refused: functions are scheduled here."""
         raise NotImplementedError
@@ -119,9 +123,10 @@ class ScheduledReplicas(replicas.Replicas):
     def distribute(self, make_dataset) -> Iterator:
         """Iterators on the workers; each step takes the next elements."""
         count = len(self.devices)
+        before = self._steps
 
         def make(worker):
-            ahead = self._steps
+            ahead = self._steps - before
             return make_dataset(
                 replicas.Part(worker, self.num_workers, count, ahead)
             )

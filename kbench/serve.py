@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from kbench import cluster as cluster_lib
@@ -137,12 +138,23 @@ def serve(
     del server
 
 
-def leave(status: int) -> None:
+# Called with the reason when a thread other than the main one ends the process.
+before_leaving: list[Callable[[str], None]] = []
+
+
+def leave(status: int, reason: str | None = None) -> None:
     """Ends this process at once.
+
+    Args:
+        status: of the process.
+        reason: why, where nothing is raised that would say so.
 
     TensorFlow's servers and remote contexts have no orderly end: their
     destructors wait for peers that are gone.
     """
+    if reason is not None:
+        for tell in before_leaving:
+            tell(reason)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -15,7 +15,14 @@ from kbench import cluster as cluster_lib
 from kbench import collectives, copies, errors, peers, scheduled
 from kbench.replicas import IndependentReplicas, Part, Replicas, SharedReplicas
 
-__all__ = ['Part', 'Replicas', 'Settings', 'create', 'create_adder']
+__all__ = [
+    'Part',
+    'Replicas',
+    'Settings',
+    'create',
+    'create_adder',
+    'create_local',
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,6 +170,14 @@ def create_adder(
     settings = Settings(replicas.devices, all_reduce_spec=spec)
     names = [collectives.local_kind(one.algorithm, on_gpu) for one in ranges]
     return _create_replicated(settings), None, ', '.join(names)
+
+
+def create_local() -> Replicas:
+    """One replica on the CPU of this process, whatever job it is part of.
+
+    Its variables may be anywhere: they are read where they are.
+    """
+    return Replicas(tf.distribute.get_strategy(), ['/cpu:0'])
 
 
 _MODES = {

@@ -48,6 +48,42 @@ def measure(
     )
 
 
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Linear between the two values beside the place, as NumPy has it.
+
+    Args:
+        values: at least one.
+        percent: 0 to 100.
+    """
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * percent / 100
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def summarize(values: Sequence[float]) -> dict[str, float]:
+    """Mean, median, p50, p90, p99, standard error and jitter of numbers.
+
+    Args:
+        values: at least one, such as step times in seconds; the results
+            have their unit.
+    """
+    middle = statistics.median(values)
+    return {
+        'mean': statistics.fmean(values),
+        'median': middle,
+        'p50': middle,
+        'p90': percentile(values, 90),
+        'p99': percentile(values, 99),
+        'min': min(values),
+        'max': max(values),
+        'standard_error': statistics.pstdev(values) / len(values) ** 0.5,
+        'jitter': MAD_TO_SIGMA
+        * statistics.median(abs(value - middle) for value in values),
+    }
+
+
 def total_images_per_sec(
     num_steps: int, images_per_step: int, elapsed_sec: float
 ) -> float:

@@ -227,24 +227,25 @@ def make_train_step(
     apply: Callable,
     l2: losses.L2,
     compress_gradients: bool = False,
+    observe: Callable | None = None,
 ) -> Callable[[tuple], tf.Tensor]:
     """Makes one step of training over all replicas.
 
     Args:
         replicas: a `strategies.Replicas`.
-        compute: from `make_compute`.
-        state: what is trained.
+        compute, apply: from `make_compute` and `make_apply`.
+        state, l2: what is trained, and weight decay as part of the loss.
         loss_scale: a `precision.LossScale`.
-        apply: from `make_apply`.
-        l2: weight decay as part of the loss.
         compress_gradients: whether they travel in float16, if they travel;
-            the loss scale must look for overflow then.
+            the loss scale must look for overflow.
+        observe: of `summaries.make_observe`.
 
     Returns:
         A function of (images, labels) per replica to a float32 vector of
-        metrics in the order of `metrics.LOSS`, `metrics.TOP_1`...
+        metrics in the order of `metrics.LOSS`..., then what `observe` gives.
     """
     compress = compress_gradients and replicas.share_gradients
+    dtype = tf.float16 if compress else tf.float32
 
     def read():
         return (
@@ -272,8 +273,8 @@ def make_train_step(
         norm, finite = _apply_if_finite(
             loss_scale, apply, gradients, states, measured
         )
-        return metrics.vector(measured, finite, scale, norm)
+        more = observe and observe(gradients)
+        return metrics.vector(measured, finite, scale, norm, more)
 
     like = (state.weights, state.states)
-    dtype = tf.float16 if compress else tf.float32
     return replicas.make_step(read, work, update, like, dtype)

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parents[1] / 'kbench'
 
 RINGS = {
-    -1: {'errors'},
+    -1: {'errors', 'files'},
     0: {'params', 'throughput'},
     # What strategies are made of, each from those before it.
     0.1: {'packing', 'shards'},
@@ -26,7 +26,9 @@ RINGS = {
         'datasets',
         'flags',
         'gradients',
+        'journal',
         'losses',
+        'machine',
         'metrics',
         'models',
         'precision',
@@ -34,8 +36,10 @@ RINGS = {
         'runtime',
         'schedules',
         'strategies',
+        'summaries',
+        'traces',
     },
-    2: {'input', 'optimizers', 'reporting'},
+    2: {'input', 'optimizers', 'reporting', 'results'},
     3: {
         'all_reduce_benchmark',
         'evaluate',
@@ -46,6 +50,8 @@ RINGS = {
     },
     # Which part of a cluster this process is.
     3.5: {'job'},
+    # What a run leaves behind, whatever ends it.
+    3.6: {'record'},
     4: {'benchmark'},
     5: {'commands'},
     6: {'__init__', '__main__'},

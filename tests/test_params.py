@@ -147,7 +147,7 @@ def test_zero_is_a_value():
         {'label_smoothing': -0.1},
         {'summary_verbosity': 4},
         {'init_learning_rate': 0.1, 'learning_rate': 0.2},
-        {'trace_file': 'trace.json'},
+        {'trace_file': 'a.json', 'eval': True, 'train_dir': 'a'},
         {'variable_update': 'horovod'},
         {'gradient_clip': 1.0, 'gradient_clip_norm': 1.0},
     ],

@@ -26,3 +26,19 @@ def test_total():
 def test_no_steps(times):
     with pytest.raises(ValueError, match='positive'):
         throughput.measure(times, 1)
+
+
+def test_summaries_of_numbers():
+    found = throughput.summarize([0.4, 0.1, 0.2, 0.3, 1.0])
+    assert found == {
+        'mean': pytest.approx(0.4),
+        'median': 0.3,
+        'p50': 0.3,
+        'p90': pytest.approx(0.76),
+        'p99': pytest.approx(0.976),
+        'min': 0.1,
+        'max': 1.0,
+        'standard_error': pytest.approx(0.1**0.5 / 5**0.5),
+        'jitter': pytest.approx(1.4826 * 0.1),
+    }
+    assert throughput.percentile([7.0], 99) == 7.0

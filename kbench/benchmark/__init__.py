@@ -4,9 +4,10 @@ import logging
 from collections.abc import Callable
 
 from kbench import job as job_lib
+from kbench import journal as journal_lib
 from kbench import losses, reporting
 from kbench import params as params_lib
-from kbench.benchmark import all_reduce, evaluation, inputs, training
+from kbench.benchmark import all_reduce, evaluation, forward, inputs, training
 from kbench.benchmark import program as program_lib
 from kbench.benchmark.result import Result
 
@@ -19,6 +20,7 @@ def run(
     params: params_lib.Params,
     job: job_lib.Job | None = None,
     met: Callable[[], None] = lambda: None,
+    journal: journal_lib.Journal | None = None,
 ) -> Result | None:
     """Trains, evaluates or benchmarks.
 
@@ -26,6 +28,7 @@ def run(
         params: checked parameters.
         job: the part of this process, None where it is alone.
         met: called when all processes of the job have met.
+        journal: takes in what is known of the run while it goes on.
 
     Returns:
         What the run found; None where it only listed something.
@@ -35,7 +38,9 @@ def run(
     """
     for name in params_lib.set_to_ignored(params):
         _log.warning('--%s is ignored: TensorFlow 2 has no such choice', name)
-    program = program_lib.create_program(params, job or job_lib.Job(), met)
+    program = program_lib.create_program(
+        params, job or job_lib.Job(), met, journal or journal_lib.Journal()
+    )
     if params.list_weight_decay:
         _list_weight_decay(program)
         return None
@@ -46,7 +51,7 @@ def run(
     if params.eval:
         return evaluation.run(program)
     if params.forward_only:
-        return evaluation.run_forward_only(program)
+        return forward.run(program)
     return training.run(program)
 
 

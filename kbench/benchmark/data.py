@@ -185,11 +185,19 @@ class Batches:
 
     Args:
         program: the objects of the run.
+        split: which images; None for data_subset.
+        replicas: who takes them; None for those of the program.
     """
 
-    def __init__(self, program: Any):
+    def __init__(
+        self,
+        program: Any,
+        split: str | None = None,
+        replicas: strategies.Replicas | None = None,
+    ):
         self._program = program
-        self._split = _split(program.params)
+        self._split = split or program.params.data_subset
+        self._replicas = replicas or program.replicas
         self._bad_images = None
         if program.params.skip_bad_images:
             self._bad_images = input_lib.BadImages()
@@ -226,7 +234,7 @@ class Batches:
     def eval(self) -> Iterator:
         """Every image of the split once, padding marked."""
         program = self._program
-        batches = program.replicas.distribute(
+        batches = self._replicas.distribute(
             lambda part: input_lib.create_eval_dataset(
                 program.data.dataset,
                 config=input_config(program, part),
@@ -254,7 +262,7 @@ class Batches:
                     **stream,
                 )
                 raise errors.UserError(text) from None
-            received += len(program.replicas.devices)
+            received += len(self._replicas.devices)
             yield batch
 
 

@@ -1,40 +1,97 @@
-"""Evaluation of a checkpoint, and benchmarks of inference."""
+"""Evaluation of checkpoints: of one, or of each that a training writes."""
 
+import dataclasses
 import logging
+import time
+from typing import Any
 
-import tensorflow as tf
-
-from kbench import (
-    checkpoints,
-    errors,
-    evaluate,
-    loop,
-    losses,
-    metrics,
-    reporting,
-    train,
-)
-from kbench.benchmark import data as data_lib
+from kbench import checkpoints, errors, evaluate, reporting, runtime
+from kbench.benchmark import ending, eval_store, evaluator, restoring
 from kbench.benchmark import program as program_lib
 from kbench.benchmark import result as result_lib
 
 _log = logging.getLogger('kbench')
 
+# Checkpoints in a row that may go while they are read, of one evaluation.
+_MAX_VANISHED = 10
 
-def _make_infer(program: program_lib.Program):
-    model = program.model
-    return evaluate.make_infer(
-        train.make_forward(
-            model, seed=program.params.tf_random_seed, training=False
-        ),
-        prepare=data_lib.make_prepare(program),
-        weights=model.trainable_weights,
-        states=model.non_trainable_weights,
-    )
+
+class _Evaluation:
+    """Evaluates checkpoints with one traced step."""
+
+    def __init__(self, program: program_lib.Program):
+        self._program = program
+        params = program.params
+        self._evaluator = evaluator.Evaluator(program, _split(params))
+        self._store = None
+        if eval_store.folder(params) is not None:
+            self._store = eval_store.Store(params)
+        self.done: list[tuple[int, evaluate.Evaluation]] = []
+        self.path: str | None = None
+
+    def has(self, path: str) -> bool:
+        """Whether a checkpoint was evaluated, by an earlier process too."""
+        return self._store is not None and self._store.has(path)
+
+    def best(self) -> dict[str, Any] | None:
+        """What is known of the best checkpoint."""
+        return self._store and self._store.best()
+
+    def run(self, path: str | None = None) -> None:
+        """Evaluates one checkpoint, the newest if none is given.
+
+        Raises:
+            CheckpointError: it cannot be read, or does not fit.
+        """
+        program = self._program
+        written = eval_store.modified_at(path) if path else None
+        self.path, step = restoring.for_evaluation(program, path)
+        written = written or eval_store.modified_at(self.path)
+        averaged = program.params.moving_average_decay is not None
+        which = 'moving averages' if averaged else 'weights'
+        _log.info('evaluating the %s of %s', which, self.path)
+        found = self._evaluator.run()
+        evaluator.report(found)
+        reporting.out(reporting.total_lines(found.images_per_sec))
+        self.done.append((step, found))
+        program.journal.numbers.setdefault('evaluations', []).append(
+            {'step': step, **dataclasses.asdict(found)}
+        )
+        if self._store is not None:
+            self._store.add(self.path, step, written, found)
+
+    def result(self) -> result_lib.Result:
+        """What was found; of several, the newest; nothing, if all was done."""
+        if not self.done:
+            return result_lib.Result(
+                mode='evaluation',
+                model=self._program.spec.name,
+                images_per_sec=0.0,
+            )
+        step, found = max(self.done, key=lambda one: one[0])
+        return result_lib.Result(
+            mode='evaluation',
+            model=self._program.spec.name,
+            images_per_sec=found.images_per_sec,
+            skipped_images=self._evaluator.skipped_images,
+            checkpoint=self.path,
+            step=step,
+            evaluation=found,
+            evaluations=tuple(self.done),
+        )
+
+    def close(self) -> None:
+        """Waits until all is written."""
+        if self._store is not None:
+            self._store.close()
+
+
+def _split(params: Any) -> str:
+    return 'validation' if params.data_subset == 'train' else params.data_subset
 
 
 def run(program: program_lib.Program) -> result_lib.Result:
-    """Evaluates the latest checkpoint on every image of the split.
+    """Evaluates, once or until the training has ended.
 
     Raises:
         UserError: no checkpoint, or one that does not fit; no real data.
@@ -44,104 +101,122 @@ def run(program: program_lib.Program) -> result_lib.Result:
         raise errors.UserError(
             '--eval needs real data: set --data_dir, or --data_name=digits'
         )
-    path = checkpoints.latest(params.train_dir)
-    if path is None:
-        raise errors.UserError(
-            f'--train_dir={params.train_dir} holds no checkpoint to evaluate'
-        )
-    values = checkpoints.load(path)
-    averaged = params.moving_average_decay is not None
-    program_lib.restore_weights(program, path, values, averaged=averaged)
     reporting.out(program_lib.header(program, 'evaluation', None))
-    which = 'moving averages' if averaged else 'weights'
-    _log.info('evaluating the %s of %s', which, path)
-    step = evaluate.make_eval_step(program.replicas, _make_infer(program))
-    total = program.data.num_examples
-    batches = data_lib.Batches(program)
-    with reporting.Progress().stage('evaluating', total=total) as stage:
-        done = 0
+    evaluation = _Evaluation(program)
+    try:
+        if params.eval_interval_secs:
+            _follow(program, evaluation)
+        else:
+            _run_newest(evaluation)
+    finally:
+        evaluation.close()
+    return evaluation.result()
 
-        def on_step(num_images):
-            nonlocal done
-            stage.advance(num_images - done)
-            done = num_images
 
-        found = evaluate.run(step, batches.eval(), on_step)
-    if found.num_images + batches.skipped_images != total:
-        raise errors.UserError(
-            f'{found.num_images} images were evaluated where {total} were '
-            f'announced by {program.data.name}'
-        )
-    if batches.skipped_images:
-        _log.warning(
-            '%d images could not be read and were skipped',
-            batches.skipped_images,
-        )
-    reporting.out(
-        reporting.evaluation_line(
-            found.top_1, found.top_5, found.num_images, found.loss
-        )
-    )
-    reporting.out(reporting.total_lines(found.images_per_sec))
-    return result_lib.Result(
-        mode='evaluation',
-        model=program.spec.name,
-        images_per_sec=found.images_per_sec,
-        skipped_images=batches.skipped_images,
-        checkpoint=path,
-        step=int(values.get('global_step', 0)),
-        evaluation=found,
+def _run_newest(evaluation) -> None:
+    """Evaluates the newest; another, if that goes while it is read."""
+    for _ in range(_MAX_VANISHED):
+        try:
+            evaluation.run()
+            return
+        except checkpoints.DamagedError as error:
+            path = str(error).partition(' ')[0]
+            if eval_store.modified_at(path) is not None:
+                raise
+    raise errors.UserError(
+        'checkpoints go faster than they can be read: raise '
+        '--max_ckpts_to_keep of the training'
     )
 
 
-def run_forward_only(program: program_lib.Program) -> result_lib.Result:
-    """Times inference on training batches."""
+class _Seen:
+    """Checkpoints that could not be read, which are not tried again."""
+
+    def __init__(self):
+        self._paths = {}
+
+    def add(self, path: str, written: float | None) -> None:
+        self._paths[path] = written
+
+    def has(self, path: str) -> bool:
+        return self._paths.get(path, 0.0) == eval_store.modified_at(path)
+
+
+def _newest_new(directory, evaluation, unreadable) -> str | None:
+    """The newest checkpoint that is to be evaluated yet."""
+    try:
+        steps = checkpoints.all_steps(directory)
+    except FileNotFoundError:
+        return None
+    for step in reversed(steps):
+        path = checkpoints.path_of(directory, step)
+        if not evaluation.has(path) and not unreadable.has(path):
+            return path
+    return None
+
+
+def _try(evaluation, path, unreadable) -> bool:
+    """Evaluates a checkpoint; says whether it could be read."""
+    written = eval_store.modified_at(path)
+    try:
+        evaluation.run(path)
+    except checkpoints.CheckpointError as error:
+        if eval_store.modified_at(path) is None:
+            _log.info('%s is gone: the training keeps newer ones', path)
+            return False
+        if not isinstance(error, checkpoints.DamagedError):
+            raise
+        _log.warning('%s; it is passed over', error)
+        unreadable.add(path, written)
+        return False
+    return True
+
+
+def _wait(seconds: float) -> None:
+    """Waits, and ends the run where that is asked for meanwhile."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        reason = runtime.stop_requested()
+        if reason is not None:
+            raise errors.Preempted(f'{reason}: the evaluator ended')
+        time.sleep(min(0.2, left))
+
+
+def _follow(program, evaluation) -> None:
+    """Evaluates each checkpoint of a training once, until that has ended."""
     params = program.params
-    loss_fn = losses.make_classification_loss(
-        label_smoothing=params.label_smoothing,
-        aux_loss_weight=program.spec.aux_loss_weight,
-    )
-
-    def measure(outputs, labels):
-        values = [loss_fn(outputs[:1], labels)]
-        if params.print_training_accuracy:
-            values += metrics.accuracies(outputs, labels)
-        return tf.stack(values)
-
-    step = evaluate.make_forward_step(
-        program.replicas, _make_infer(program), measure
-    )
-    reporting.out(program_lib.header(program, 'forward-only', None))
-    record = loop.Record(program.global_batch_size)
-    source = data_lib.Batches(program)
-    batches = source.train(0)
-    lag = program.lag
-    progress = reporting.Progress()
-    warmup = program_lib.warmup_steps(program)
-    with progress.stage('warming up', total=warmup) as stage:
-        for _ in loop.run_steps(step, batches, warmup, lag):
-            stage.advance()
-
-    def on_step(number, finished):
-        stage.advance()
-        if number == 1 or number % params.display_every == 0:
-            reporting.out(
-                reporting.step_line(
-                    number, record.throughput(), *finished.metrics
-                )
+    directory, unreadable = params.train_dir, _Seen()
+    last, told = time.monotonic(), False
+    while True:
+        # Asked before the folder is read: a checkpoint comes before the end.
+        ended = ending.has_ended(directory)
+        path = _newest_new(directory, evaluation, unreadable)
+        if path is not None:
+            if _try(evaluation, path, unreadable):
+                last, told = time.monotonic(), False
+            continue
+        if ended:
+            _log.info('the training of %s has ended', directory)
+            break
+        waited = time.monotonic() - last
+        if params.eval_timeout_secs and waited > params.eval_timeout_secs:
+            _log.warning(
+                'no new checkpoint in %s for %d seconds: ending',
+                directory,
+                params.eval_timeout_secs,
             )
-
-    reporting.out(reporting.table_head(params.print_training_accuracy))
-    count = program_lib.planned_steps(program)
-    with progress.stage('inferring', total=count) as stage:
-        loop.run(loop.run_steps(step, batches, count, lag), record, on_step)
-    reporting.out(reporting.total_lines(record.images_per_sec()))
-    data_lib.report_input(program, record, source)
-    return result_lib.Result(
-        mode='forward-only',
-        model=program.spec.name,
-        images_per_sec=record.images_per_sec(),
-        losses=tuple(float(v[metrics.LOSS]) for v in record.metrics),
-        step_times_sec=tuple(record.step_times_sec),
-        input_wait_sec=tuple(record.input_wait_sec),
+            break
+        if not told:
+            told = True
+            _log.info('waiting for a new checkpoint in %s', directory)
+        _wait(params.eval_interval_secs)
+    best = evaluation.best()
+    if not evaluation.done and best is None:
+        raise errors.UserError(
+            f'--train_dir={directory} holds no checkpoint to evaluate'
+        )
+    _log.info(
+        'the best checkpoint is %s, top-1 accuracy %.4f',
+        best['checkpoint'],
+        best['top_1'],
     )

@@ -22,10 +22,13 @@ from kbench import (
     schedules,
     shards,
     strategies,
+    train,
 )
 from kbench import job as job_lib
+from kbench import journal as journal_lib
 from kbench import params as params_lib
 from kbench.benchmark import data as data_lib
+from kbench.benchmark import tracing
 
 _WARMUP_STEPS = 10
 
@@ -43,6 +46,7 @@ class Program:
     precision: precision.Precision
     data_format: str
     model: keras.Model
+    journal: journal_lib.Journal
 
     @property
     def per_replica_batch_size(self) -> int:
@@ -147,6 +151,7 @@ def create_program(
     params: params_lib.Params,
     job: job_lib.Job,
     met: Callable[[], None],
+    journal: journal_lib.Journal,
 ) -> Program:
     """Makes the objects that every mode needs.
 
@@ -154,13 +159,16 @@ def create_program(
         params: of the run.
         job: the part of this process.
         met: called when all processes of the job have met.
+        journal: takes in how long each part takes.
     """
     runtime.set_threads(params.num_intra_threads, params.num_inter_threads)
     replicas = _create_replicas(params, job)
     met()
+    journal.phase('devices')
     if not replicas.is_chief:
         reporting.mute()
     data = data_lib.open_data(params)
+    journal.phase('data')
     spec = models.get_spec(params.model, data.image_dataset)
     numbers = _precision(params)
     on_gpu = 'gpu' in replicas.devices[0]
@@ -175,7 +183,33 @@ def create_program(
         reporting.Progress().stage(f'building {spec.name}'),
     ):
         model = models.create_model(spec, data.num_classes)
-    return Program(params, data, spec, replicas, numbers, data_format, model)
+    journal.phase('model')
+    program = Program(
+        params, data, spec, replicas, numbers, data_format, model, journal
+    )
+    journal.numbers |= {
+        'data': data.name,
+        'global_batch_size': program.global_batch_size,
+        'num_replicas': replicas.num_replicas,
+        'num_workers': replicas.num_workers,
+        'devices': _all_devices(replicas),
+        'data_format': data_format,
+        'precision': numbers.policy,
+        'num_parameters': model.count_params(),
+    }
+    return program
+
+
+def make_forward(program: Program, *, training: bool) -> Callable:
+    """The model as `train.make_forward` has it, of weights or pieces."""
+    model = program.model
+    return shards.over_pieces(
+        train.make_forward(
+            model, seed=program.params.tf_random_seed, training=training
+        ),
+        model.trainable_weights,
+        model.non_trainable_weights,
+    )
 
 
 class _keras_config:
@@ -283,12 +317,14 @@ def planned_steps(program: Program) -> int:
 
 
 def warmup_steps(program: Program) -> int:
-    """Steps before the timing starts."""
+    """Steps before the timing starts, traced ones included."""
     params = program.params
+    traced = tracing.extra_steps(params)
     if params.num_warmup_batches is not None:
-        return params.num_warmup_batches
+        return params.num_warmup_batches + traced
     # cuDNN chooses after so many runs of an operation.
-    return max(_WARMUP_STEPS, (params.autotune_threshold or 0) + 1)
+    own = max(_WARMUP_STEPS, (params.autotune_threshold or 0) + 1)
+    return own + traced
 
 
 def restore_weights(

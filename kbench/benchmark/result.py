@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from kbench import all_reduce_benchmark, evaluate
+from kbench import all_reduce_benchmark, checkpoints, evaluate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,10 @@ class Result:
         step: updates done when the run ended.
         first_bad_step: first step whose loss was not finite, or None.
         checkpoint: the checkpoint written or evaluated, or None.
-        evaluation: of the whole evaluation set, or None.
+        saves: what the checkpoints cost, or None.
+        recoveries: how often the run went back for `recover_on_nan`.
+        evaluation: of the held-out images, the last one, or None.
+        evaluations: step and evaluation of all that were made.
         all_reduce: a row per spec and set of tensors, refused ones included.
     """
 
@@ -47,5 +50,8 @@ class Result:
     step: int = 0
     first_bad_step: int | None = None
     checkpoint: str | None = None
+    saves: checkpoints.SaveTimes | None = None
+    recoveries: int = 0
     evaluation: evaluate.Evaluation | None = None
+    evaluations: tuple[tuple[int, evaluate.Evaluation], ...] = ()
     all_reduce: tuple[all_reduce_benchmark.AllReduceSpeed, ...] = ()

@@ -3,15 +3,17 @@
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from kbench.params import checks, table
+from kbench.params import checks, outputs, table
 from kbench.params.checks import ParamsError, parse_piecewise
 
 __all__ = [
     'Params',
     'ParamsError',
+    'await_training',
     'environment',
     'inherit_for_eval',
     'is_real_data',
@@ -20,6 +22,7 @@ __all__ = [
     'parse_piecewise',
     'save_params',
     'set_to_ignored',
+    'written_folders',
 ]
 
 FILE_NAME = 'parameters.json'
@@ -89,6 +92,23 @@ def environment(params: Params) -> dict[str, str]:
         if params.num_intra_threads:
             variables['OMP_NUM_THREADS'] = str(params.num_intra_threads)
     return variables
+
+
+def written_folders(params: Params) -> list[tuple[str, str]]:
+    """Parameters that name what a run writes, and the folder of each."""
+    found = []
+    if params.train_dir is not None and not params.eval:
+        found.append(('train_dir', params.train_dir))
+    for name in outputs.PROFILES:
+        path = getattr(params, name)
+        if path is None:
+            continue
+        is_folder = name == 'trace_file' and not path.endswith(
+            ('.json', '.json.gz')
+        )
+        folder = path if is_folder else os.path.dirname(os.path.abspath(path))
+        found.append((name, folder))
+    return found
 
 
 def is_real_data(params: Params) -> bool:
@@ -170,6 +190,40 @@ _INHERITED = (
 )
 
 
+def await_training(
+    values: Mapping[str, Any], tell: Callable[[str], None]
+) -> None:
+    """Waits until a training that is to be evaluated has begun.
+
+    It knows the model; so an evaluator may be started before it.
+
+    Args:
+        values: what the user set, by name.
+        tell: told in a line that this waits, if it does.
+    """
+    named = _canonical(values)
+    directory, limit = named.get('train_dir'), named.get('eval_timeout_secs')
+    follows = named.get('eval') and named.get('eval_interval_secs')
+    if not follows or not isinstance(directory, str):
+        return
+    start, told = time.monotonic(), False
+    while not _has_begun(directory):
+        if isinstance(limit, int) and 0 < limit < time.monotonic() - start:
+            return
+        if not told:
+            told = True
+            tell(f'waiting for a training in {directory}')
+        time.sleep(0.2)
+
+
+def _has_begun(directory: str) -> bool:
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return False
+    return FILE_NAME in names or any(n.endswith('.index') for n in names)
+
+
 def inherit_for_eval(values: Mapping[str, Any]) -> dict[str, Any]:
     """Completes the values of an evaluation from those of the training.
 
@@ -178,11 +232,15 @@ def inherit_for_eval(values: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         The values, with model, data and numerics of
-        `train_dir/parameters.json` where the user set none. Unchanged where
+        `train_dir/parameters.json`, or of the one beside the checkpoint,
+        where the user set none. Unchanged where
         the run is no evaluation or the folder holds no such file.
     """
     named = _canonical(values)
     directory = named.get('train_dir')
+    if directory is None and isinstance(named.get('checkpoint'), str):
+        path = named['checkpoint']
+        directory = path if os.path.isdir(path) else os.path.dirname(path)
     if not named.get('eval') or not isinstance(directory, str):
         return named
     if not os.path.exists(os.path.join(directory, FILE_NAME)):

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from kbench import errors
-from kbench.params import table
+from kbench.params import outputs, restores, table
 
 
 class ParamsError(errors.UserError):
@@ -251,8 +251,6 @@ def _length_is_one(p: Any) -> str | None:
 def _mode_is_one(p: Any) -> str | None:
     if p.eval and p.forward_only:
         return '--eval and --forward_only exclude each other'
-    if p.eval and p.train_dir is None:
-        return '--eval needs --train_dir, the folder with the checkpoint'
     if p.forward_only and p.num_grad_accumulation > 1:
         return '--num_grad_accumulation needs training, not --forward_only'
     if p.gradient_clip is not None and p.gradient_clip_norm is not None:
@@ -373,6 +371,8 @@ _COMBINATIONS = (
     _schedules_exclude_each_other,
     _data_has_a_source,
     _input_is_possible,
+    *outputs.CHECKS,
+    *restores.CHECKS,
 )
 
 

@@ -117,9 +117,40 @@ _GROUPS = {
         _int(
             'eval_interval_secs',
             0,
-            'With eval: seconds between looks for a newer checkpoint; 0 '
-            'evaluates once.',
-            unbuilt=True,
+            'With eval: seconds between looks for a newer checkpoint, until '
+            'the training has ended; 0 evaluates once.',
+        ),
+        _int(
+            'eval_timeout_secs',
+            0,
+            'With eval_interval_secs: end when no new checkpoint has come '
+            'for so many seconds; 0 waits for the end of the training.',
+        ),
+        _int(
+            'num_eval_batches',
+            None,
+            'Evaluate only so many batches of the held-out images.',
+            minimum=1,
+        ),
+        _int(
+            'eval_during_training_every_n_steps',
+            None,
+            'Evaluate in the middle of a training, every so many steps and '
+            'after the last one. The time is not counted.',
+            minimum=1,
+        ),
+        _float(
+            'eval_during_training_every_n_epochs',
+            None,
+            'The same, every so many epochs.',
+            exclusive=True,
+        ),
+        _float(
+            'stop_at_top_1_accuracy',
+            None,
+            'End the training when an evaluation during it finds this share '
+            'of the images right.',
+            maximum=1.0,
         ),
         _bool(
             'forward_only',
@@ -369,15 +400,19 @@ _GROUPS = {
             None,
             'Write a profile of a few steps after the warm-up: a Chrome '
             'trace where the name ends in .json or .json.gz, else a '
-            'TensorBoard profile folder.',
-            unbuilt=True,
+            'TensorBoard profile folder. Three untimed steps are added.',
+        ),
+        _string(
+            'tfprof_file',
+            None,
+            'Write a table of the time by operation type over the same steps, '
+            'as text.',
         ),
         _string(
             'graph_file',
             None,
             'Write the graph of the train step, as text where the name '
             'ends in txt.',
-            unbuilt=True,
         ),
         _float(
             'gpu_memory_frac_for_testing',
@@ -554,6 +589,12 @@ _GROUPS = {
             False,
             'End the run with an error when the loss is not finite.',
         ),
+        _int(
+            'recover_on_nan',
+            0,
+            'When the loss is not finite, go back to the last checkpoint and '
+            'on behind the batch that did it, at most so many times.',
+        ),
     ),
     'Precision': (
         _bool(
@@ -691,15 +732,14 @@ _GROUPS = {
             'summary_verbosity',
             0,
             '0 nothing; 1 scalars; 2 histogram of all gradients; 3 '
-            'histograms of each gradient and variable, and images.',
+            'histograms of each gradient and variable, and images. Needs '
+            'save_summaries_steps.',
             maximum=3,
-            unbuilt=True,
         ),
         _int(
             'save_summaries_steps',
             0,
-            'Steps between summaries; 0: none.',
-            unbuilt=True,
+            'Steps between summaries for TensorBoard, in train_dir; 0: none.',
         ),
         _int(
             'save_model_secs',
@@ -728,20 +768,45 @@ _GROUPS = {
             'eval_dir',
             None,
             'Folder of evaluation results; unset: train_dir/eval.',
-            unbuilt=True,
         ),
         _string(
             'ckpt_scope',
             None,
-            'old:new renames variables on restore.',
-            unbuilt=True,
+            'old:new renames the variables of a checkpoint when it is read: '
+            'scope old becomes scope new.',
+        ),
+        _string(
+            'checkpoint',
+            None,
+            'The checkpoint to evaluate or to go on from, instead of the '
+            'newest of train_dir; with eval also a .keras or .h5 file of '
+            'Keras, or a checkpoint of tf_cnn_benchmarks.',
+        ),
+        _string(
+            'init_checkpoint',
+            None,
+            'Start a new training from the weights of this checkpoint or '
+            'file of Keras, at step 0; a train_dir that holds checkpoints '
+            'goes on from those.',
+        ),
+        _string(
+            'ckpt_data_format',
+            'NCHW',
+            'In which layout a checkpoint of tf_cnn_benchmarks was trained.',
+            choices=('NCHW', 'NHWC'),
+        ),
+        _string(
+            'on_save_error',
+            'warn',
+            'When a checkpoint in the middle of a run cannot be written: go '
+            'on with a warning, or stop.',
+            choices=('warn', 'stop'),
         ),
         _string(
             'result_storage',
             None,
             'Where the record of the run goes: a path that ends in .json or '
-            '.jsonl, or a database URL.',
-            unbuilt=True,
+            '.jsonl, or a database URL such as sqlite:///runs.db.',
         ),
     ),
 }

@@ -1,0 +1,24 @@
+"""Files that are whole or not there."""
+
+import os
+
+
+def replace(path: str, data: bytes) -> None:
+    """Writes a file in one move, and its folder where that is absent.
+
+    Raises:
+        OSError: it cannot be written; what was there stays.
+    """
+    folder = os.path.dirname(os.path.abspath(path))
+    os.makedirs(folder, exist_ok=True)
+    partial = f'{path}.{os.getpid()}.tmp'
+    try:
+        with open(partial, 'wb') as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError:
+        if os.path.exists(partial):
+            os.remove(partial)
+        raise
