@@ -23,9 +23,9 @@ import tempfile
 import numpy as np
 
 import kbench
-from kbench import averages, checkpoints
+from kbench import averages, checkpoints, reporting, runtime
 
-_STEPS = 6
+_STEPS = 80
 _DECAY = 0.9
 _COMMON = dict(
     model='tiny_net:build',
@@ -153,7 +153,10 @@ def main() -> None:
     options = parser.parse_args()
     names = options.only.split(',') if options.only else list(_MODES)
     os.chdir(pathlib.Path(__file__).parent)
+    reporting.route_logging()
     logging.getLogger('kbench').setLevel(logging.ERROR)
+    # Before the first run: later the devices of the process are fixed.
+    runtime.set_up_devices('cpu', 2)
     good = 0
     with tempfile.TemporaryDirectory() as root:
         for writer in names:

@@ -4,11 +4,12 @@
     python benchmarks/input_throughput.py --peer=FOLDER --peer_python=PYTHON
 
 Makes 1,024 photographs of 500 x 375 pixels and about 64 kB from those inside
-scikit-image and scikit-learn, then measures in alternation kbench and
-tf_cnn_benchmarks, each feeding its `trivial` model of 227 x 227 pixels, which
-costs next to nothing. FOLDER is that one's folder of scripts, PYTHON an
-interpreter with tensorflow and tf-keras. --pipeline measures kbench's pipeline
-without a model. Other load on the machine spoils it.
+scikit-image and scikit-learn, then measures in alternation, each in a process
+of its own: kbench's pipeline, down to normalized float32 batches, and the
+pipeline of tf_cnn_benchmarks feeding its `trivial` model, since it has no way
+to run alone; --whole runs kbench's trivial model too. FOLDER is its folder of
+scripts, PYTHON an interpreter with tensorflow and tf-keras. The same 227 x 227
+pixels on both sides. Other load on the machine spoils it.
 """
 
 import argparse
@@ -85,8 +86,8 @@ def make_photos(folder: str) -> None:
                 writer.write(example.SerializeToString())
 
 
-def run_pipeline(folder: str, distortions: bool, seconds: float) -> None:
-    """Measures kbench's pipeline alone; runs in a process of its own."""
+def run_kbench(folder: str, distortions: bool, seconds: float) -> None:
+    """Measures kbench's pipeline; runs in a process of its own."""
     import resource
 
     from kbench import datasets
@@ -119,9 +120,9 @@ def run_pipeline(folder: str, distortions: bool, seconds: float) -> None:
 
 
 def run_program(
-    command: list[str], folder: str, distortions: bool, batches: int, **options
-) -> float:
-    """Trains the trivial model on the photographs; returns images/sec."""
+    command: list[str], folder: str, distortions: bool, batches: int, **where
+) -> str:
+    """Trains the trivial model on the photographs; returns the total line."""
     done = subprocess.run(
         [
             *command,
@@ -140,32 +141,59 @@ def run_program(
         capture_output=True,
         text=True,
         check=True,
-        **options,
+        **where,
     )
-    return float(re.search(r'total images/sec: ([\d.]+)', done.stdout)[1])
+    return re.search(r'total images/sec: [\d.]+', done.stdout)[0]
+
+
+def run_alone(
+    options: argparse.Namespace, folder: str, distortions: bool
+) -> str:
+    """Measures kbench's pipeline in a process; returns what it writes."""
+    command = [
+        sys.executable,
+        __file__,
+        f'--run={folder}',
+        f'--seconds={options.seconds}',
+    ]
+    command += ['--distortions'] if distortions else []
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def _rate(line: str) -> float:
+    return float(re.search(r'images/sec: ([\d.]+)', line)[1])
 
 
 def compare(options: argparse.Namespace, folder: str) -> None:
-    """Alternates the programs and writes the medians."""
-    peer_options = {
-        'cwd': options.peer,
-        'env': {**os.environ, 'TF_USE_LEGACY_KERAS': '1'},
-    }
-    programs = {'kbench': ([sys.executable, '-m', 'kbench'], {})}
-    if options.peer:
-        script = [options.peer_python, 'tf_cnn_benchmarks.py']
-        programs['peer'] = (script, peer_options)
+    """Alternates both sides and writes the medians."""
     for distortions in (False, True):
-        rates: dict[str, list[float]] = {name: [] for name in programs}
+        rates: dict[str, list[float]] = {'kbench': [], 'peer': []}
         for _ in range(options.rounds):
-            for name, (command, extra) in programs.items():
-                rate = run_program(
-                    command, folder, distortions, options.batches, **extra
+            if options.whole:
+                line = run_program(
+                    [sys.executable, '-m', 'kbench'],
+                    folder,
+                    distortions,
+                    options.batches,
                 )
-                rates[name].append(rate)
-                sys.stdout.write(f'{name} {rate:.1f}\n')
-                sys.stdout.flush()
-        medians = {name: statistics.median(v) for name, v in rates.items()}
+            else:
+                line = run_alone(options, folder, distortions)
+            rates['kbench'].append(_rate(line))
+            sys.stdout.write(f'kbench {line}\n')
+            if options.peer:
+                line = run_program(
+                    [options.peer_python, 'tf_cnn_benchmarks.py'],
+                    folder,
+                    distortions,
+                    options.batches,
+                    cwd=options.peer,
+                    env={**os.environ, 'TF_USE_LEGACY_KERAS': '1'},
+                )
+                rates['peer'].append(_rate(line))
+                sys.stdout.write(f'peer   {line}\n')
+            sys.stdout.flush()
+        medians = {k: statistics.median(v) for k, v in rates.items() if v}
         ratio = medians['kbench'] / medians.get('peer', medians['kbench'])
         sys.stdout.write(
             f'distortions={distortions}: {medians}, ratio {ratio:.2f}\n'
@@ -178,21 +206,22 @@ def main() -> None:
     parser.add_argument('--peer')
     parser.add_argument('--peer_python', default=sys.executable)
     parser.add_argument('--batches', type=int, default=80)
+    parser.add_argument('--whole', action='store_true')
     parser.add_argument('--rounds', type=int, default=3)
-    parser.add_argument('--data_dir', help='shards that were made before')
-    parser.add_argument('--pipeline', action='store_true')
     parser.add_argument('--seconds', type=float, default=8)
+    parser.add_argument('--data_dir', help='shards that were made before')
+    parser.add_argument('--run', help=argparse.SUPPRESS)
     parser.add_argument('--distortions', action='store_true')
     options = parser.parse_args()
+    if options.run:
+        run_kbench(options.run, options.distortions, options.seconds)
+        return
+    if options.data_dir:
+        compare(options, options.data_dir)
+        return
     with tempfile.TemporaryDirectory() as folder:
-        if options.data_dir:
-            folder = options.data_dir
-        else:
-            make_photos(folder)
-        if options.pipeline:
-            run_pipeline(folder, options.distortions, options.seconds)
-        else:
-            compare(options, folder)
+        make_photos(folder)
+        compare(options, folder)
 
 
 if __name__ == '__main__':

@@ -39,7 +39,7 @@ RINGS = {
         'summaries',
         'traces',
     },
-    2: {'input', 'optimizers', 'reporting', 'results'},
+    2: {'export', 'input', 'optimizers', 'reporting', 'results'},
     3: {
         'all_reduce_benchmark',
         'evaluate',

@@ -215,6 +215,9 @@ def test_evaluating_in_between_changes_no_loss(mode, num_gpus, tmp_path):
     )
     assert result.losses == plain.losses
     assert [step for step, _ in result.evaluations] == [4, 8, 10]
+    if mode == 'independent':
+        # Each device evaluates its share of the images with its own copy.
+        return
     # The last one is of the weights that were saved.
     again = _evaluate(tmp_path, eval_dir=str(tmp_path / 'b')).evaluation
     assert again.top_1 == result.evaluation.top_1

@@ -6,7 +6,13 @@ import time
 from typing import Any
 
 from kbench import checkpoints, errors, evaluate, reporting, runtime
-from kbench.benchmark import ending, eval_store, evaluator, restoring
+from kbench.benchmark import (
+    ending,
+    eval_store,
+    evaluator,
+    exporting,
+    restoring,
+)
 from kbench.benchmark import program as program_lib
 from kbench.benchmark import result as result_lib
 
@@ -108,9 +114,25 @@ def run(program: program_lib.Program) -> result_lib.Result:
             _follow(program, evaluation)
         else:
             _run_newest(evaluation)
+        _export(program, evaluation)
     finally:
         evaluation.close()
     return evaluation.result()
+
+
+def _export(program, evaluation) -> None:
+    """Exports what was evaluated; of several checkpoints, the best."""
+    if program.params.export is None:
+        return
+    if not program.params.eval_interval_secs:
+        exporting.of_model(program, evaluation.done[-1][0])
+        return
+    best = evaluation.best()
+    path, step = restoring.for_evaluation(
+        program, best['copy'] or best['checkpoint']
+    )
+    _log.info('exporting the best checkpoint, %s', path)
+    exporting.of_model(program, step)
 
 
 def _run_newest(evaluation) -> None:

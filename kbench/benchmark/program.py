@@ -179,7 +179,7 @@ def create_program(
         tf.config.experimental.enable_op_determinism()
     with (
         replicas.scope(),
-        _keras_config(numbers.policy, data_format),
+        keras_config(numbers.policy, data_format),
         reporting.Progress().stage(f'building {spec.name}'),
     ):
         model = models.create_model(spec, data.num_classes)
@@ -212,7 +212,7 @@ def make_forward(program: Program, *, training: bool) -> Callable:
     )
 
 
-class _keras_config:
+class keras_config:
     """Sets what Keras layers take from the process, for a while."""
 
     def __init__(self, policy, data_format):

@@ -13,7 +13,15 @@ from kbench import (
     runtime,
 )
 from kbench import params as params_lib
-from kbench.benchmark import beside, ending, plan, restoring, state, tracing
+from kbench.benchmark import (
+    beside,
+    ending,
+    exporting,
+    plan,
+    restoring,
+    state,
+    tracing,
+)
 from kbench.benchmark import data as data_lib
 from kbench.benchmark import program as program_lib
 from kbench.benchmark import result as result_lib
@@ -71,7 +79,9 @@ def run(program: program_lib.Program) -> result_lib.Result:
             path = saver.finish()
         except checkpoints.CheckpointError as error:
             failure = error
-    _report(training, record, watch, batches, saver)
+        _report(training, record, watch, batches, saver)
+        if failure is None and training.stopped is None:
+            exporting.of_training(training)
     program.replicas.finish()
     if failure is not None:
         raise failure

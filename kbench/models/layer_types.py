@@ -199,6 +199,7 @@ class Pool(_SpatialLayer):
 
     def __init__(self, kind, size, strides, padding='valid', name=None):
         super().__init__(size, strides, padding, name)
+        self.kind = kind
         self._pool = {'max': tf.nn.max_pool2d, 'avg': tf.nn.avg_pool2d}[kind]
 
     def call(self, inputs):
@@ -306,10 +307,15 @@ class Add(keras.layers.Layer):
 
 
 class Function(keras.layers.Layer):
-    """A function of one tensor without weights; the caller knows its shape."""
+    """A function of one tensor without weights; the caller knows its shape.
 
-    def __init__(self, function, output_shape, name=None):
+    Attributes:
+        plain: makes the same of what Keras brings along, for NHWC.
+    """
+
+    def __init__(self, function, output_shape, name=None, *, plain):
         super().__init__(name=name)
+        self.plain = plain
         self._function = function
         self._shape = tuple(output_shape)
 

@@ -6,6 +6,7 @@ variables, which checkpoints are read by. Everything follows Keras's image
 data format and dtype policy of the moment.
 """
 
+import functools
 import math
 
 import keras
@@ -82,7 +83,10 @@ def avg_pool(x, size, strides, padding='valid', *, name):
 def activation(x, kind, *, name):
     """An activation on its own."""
     return layer_types.Function(
-        layer_types.ACTIVATIONS[kind], x.shape[1:], name=name
+        layer_types.ACTIVATIONS[kind],
+        x.shape[1:],
+        name=name,
+        plain=functools.partial(keras.layers.Activation, kind),
     )(x)
 
 
@@ -122,7 +126,13 @@ def subsample(x, strides, *, name, channels=None, shift=0):
 
     depth = num_channels(x) if channels is None else channels
     shape = (*new_size, depth) if axis == 3 else (depth, *new_size)
-    return layer_types.Function(function, shape, name)(x)
+
+    def plain(t):
+        t = keras.layers.Cropping2D(((shift, 0), (shift, 0)))(t)
+        t = keras.layers.MaxPooling2D(1, strides)(t)
+        return keras.ops.pad(t, sides) if any(map(any, sides)) else t
+
+    return layer_types.Function(function, shape, name, plain=lambda: plain)(x)
 
 
 def pad_for_stride_2(x, *, name):
@@ -134,7 +144,10 @@ def pad_for_stride_2(x, *, name):
         size + sum(side) for size, side in zip(x.shape[1:], sides, strict=True)
     ]
     return layer_types.Function(
-        lambda t: tf.pad(t, [(0, 0), *sides]), shape, name
+        lambda t: tf.pad(t, [(0, 0), *sides]),
+        shape,
+        name,
+        plain=functools.partial(keras.layers.ZeroPadding2D, sides[:2]),
     )(x)
 
 
@@ -155,7 +168,15 @@ def response_norm(x, *, name):
             y = tf.transpose(y, (0, 3, 1, 2))
         return tf.cast(y, t.dtype)
 
-    return layer_types.Function(function, x.shape[1:], name)(x)
+    def plain(t):
+        squares = keras.ops.square(t)
+        squares = keras.ops.pad(squares, [(0, 0)] * 3 + [(4, 4)])
+        near = sum(squares[..., i : i + t.shape[-1]] for i in range(9))
+        return t / (1 + 0.001 / 9 * near) ** 0.75
+
+    return layer_types.Function(
+        function, x.shape[1:], name, plain=lambda: plain
+    )(x)
 
 
 def branches(x, rows, *, name, conv):
@@ -210,7 +231,12 @@ def global_mean(x, *, name='mean'):
         # Sums in float16 overflow, and on CPUs they are summed in it.
         return tf.cast(tf.reduce_mean(tf.cast(t, tf.float32), axes), t.dtype)
 
-    return layer_types.Function(function, (channels,), name)(x)
+    return layer_types.Function(
+        function,
+        (channels,),
+        name,
+        plain=keras.layers.GlobalAveragePooling2D,
+    )(x)
 
 
 def flatten(x, *, name='flatten'):
@@ -223,7 +249,12 @@ def flatten(x, *, name='flatten'):
             t = tf.transpose(t, (0, 2, 3, 1))
         return tf.reshape(t, (-1, size))
 
-    return layer_types.Function(function, (size,), name)(x)
+    return layer_types.Function(
+        function,
+        (size,),
+        name,
+        plain=keras.layers.Flatten,
+    )(x)
 
 
 def dense(x, units, activation='relu', *, name, **options):

@@ -99,6 +99,8 @@ def written_folders(params: Params) -> list[tuple[str, str]]:
     found = []
     if params.train_dir is not None and not params.eval:
         found.append(('train_dir', params.train_dir))
+    if params.export is not None:
+        found.append(('export', params.export))
     for name in outputs.PROFILES:
         path = getattr(params, name)
         if path is None:

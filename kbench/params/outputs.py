@@ -89,10 +89,18 @@ def _evaluator_has_a_training(p: Any) -> str | None:
     return None
 
 
+def _export_has_weights(p: Any) -> str | None:
+    for other in ('forward_only', 'benchmark_input'):
+        if p.export is not None and getattr(p, other):
+            return f'--export={p.export} excludes --{other}: nothing is trained'
+    return None
+
+
 CHECKS: tuple[Callable[[Any], str | None], ...] = (
     _record_has_a_place,
     _profiles_are_of_steps,
     _summaries_have_a_place,
     _evaluation_is_during_training,
     _evaluator_has_a_training,
+    _export_has_weights,
 )

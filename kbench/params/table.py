@@ -803,6 +803,12 @@ _GROUPS = {
             choices=('warn', 'stop'),
         ),
         _string(
+            'export',
+            None,
+            'Folder that gets a SavedModel and a .keras file of the weights '
+            'at the end of a training, or with eval of the checkpoint.',
+        ),
+        _string(
             'result_storage',
             None,
             'Where the record of the run goes: a path that ends in .json or '
