@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from kbench import cluster
+import kbench
+from kbench import cluster, job
 
 _JOBS = {
     'chief': ['c:1'],
@@ -239,3 +240,27 @@ def test_the_command_line_refuses_at_once(environment, flags, wanted):
     assert time.monotonic() - start < 10
     assert done.returncode != 0 and done.stdout == ''
     assert wanted in done.stderr and done.stderr.count('\n') == 1
+
+
+@pytest.mark.parametrize(
+    ('kind', 'status'),
+    [('chief', None), ('worker', 0), ('ps', 0), ('evaluator', None)],
+)
+def test_one_process_evaluates(kind, status, tmp_path):
+    params = kbench.make_params(
+        eval=True,
+        train_dir=str(tmp_path),
+        variable_update='distributed_replicated',
+    )
+    found = job.find(params, {'TF_CONFIG': _config(type=kind, index=0)})
+    assert (found.cluster, found.topology) == (None, job.LOCAL)
+    assert found.status == status
+
+
+def test_the_coordinator_has_an_address_that_others_reach():
+    jobs = {'worker': ['w:1', 'w:2'], 'ps': ['p:1']}
+    found = cluster.from_tf_config(_config(jobs, type='worker', index=0))
+    host, port = found.coordinator_address().split(':')
+    assert host == 'w' and 1023 < int(port) < 65536 and port != '1'
+    found = cluster.from_tf_config(_config(type='chief', index=0))
+    assert found.coordinator_address() == 'c:1'
