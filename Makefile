@@ -12,7 +12,8 @@ TRAINED := $(RUNS)/resnet20
 $(VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable '.[test]'
+	@# setuptools warns of every editable installation.
+	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --editable '.[test]'
 	touch $@
 
 # Prepare the digits, train on two devices, evaluate on held-out images.

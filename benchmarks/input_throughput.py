@@ -9,7 +9,8 @@ of its own: kbench's pipeline, down to normalized float32 batches, and the
 pipeline of tf_cnn_benchmarks feeding its `trivial` model, since it has no way
 to run alone; --whole runs kbench's trivial model too. FOLDER is its folder of
 scripts, PYTHON an interpreter with tensorflow and tf-keras. The same 227 x 227
-pixels on both sides. Other load on the machine spoils it.
+pixels on both sides. Other load on the machine spoils it. --memory writes the
+resident memory over 30 epochs instead.
 """
 
 import argparse
@@ -90,7 +91,9 @@ def run_kbench(folder: str, distortions: bool, seconds: float) -> None:
     """Measures kbench's pipeline; runs in a process of its own."""
     import resource
 
-    from kbench import datasets
+    from kbench import datasets, runtime
+
+    runtime.import_tensorflow({})
     from kbench import input as input_lib
 
     start = time.perf_counter()
@@ -117,6 +120,30 @@ def run_kbench(folder: str, distortions: bool, seconds: float) -> None:
         f'images/sec: {count / wall:.1f} first batch: {first:.2f} s '
         f'CPU per image: {1e3 * busy / count:.3f} ms memory: {memory:.0f} MB\n'
     )
+
+
+def watch_memory(folder: str, distortions: bool, epochs: int) -> None:
+    """Writes the resident memory after each epoch of the pipeline."""
+    from kbench import datasets, runtime
+
+    runtime.import_tensorflow({})
+    from kbench import input as input_lib
+
+    stream = input_lib.create_train_dataset(
+        datasets.open_dataset(folder, 'imagenet'),
+        config=input_lib.InputConfig(distortions=distortions, dtype='float32'),
+        image_size=_SIZE,
+        batch_size=_BATCH,
+        seed=1,
+    )
+    batches = iter(stream)
+    for epoch in range(1, epochs + 1):
+        for _ in range(_SHARDS * _PER_SHARD // _BATCH):
+            next(batches)
+        with open('/proc/self/statm') as file:
+            pages = int(file.read().split()[1])
+        resident = pages * os.sysconf('SC_PAGE_SIZE') / 2**20
+        sys.stdout.write(f'epoch {epoch}: {resident:.0f} MB resident\n')
 
 
 def run_program(
@@ -209,6 +236,7 @@ def main() -> None:
     parser.add_argument('--whole', action='store_true')
     parser.add_argument('--rounds', type=int, default=3)
     parser.add_argument('--seconds', type=float, default=8)
+    parser.add_argument('--memory', action='store_true')
     parser.add_argument('--data_dir', help='shards that were made before')
     parser.add_argument('--run', help=argparse.SUPPRESS)
     parser.add_argument('--distortions', action='store_true')
@@ -216,12 +244,15 @@ def main() -> None:
     if options.run:
         run_kbench(options.run, options.distortions, options.seconds)
         return
-    if options.data_dir:
-        compare(options, options.data_dir)
-        return
     with tempfile.TemporaryDirectory() as folder:
-        make_photos(folder)
-        compare(options, folder)
+        if options.data_dir:
+            folder = options.data_dir
+        else:
+            make_photos(folder)
+        if options.memory:
+            watch_memory(folder, options.distortions, epochs=30)
+        else:
+            compare(options, folder)
 
 
 if __name__ == '__main__':

@@ -54,7 +54,9 @@ def parse(argv: Sequence[str]) -> list[str]:
     except flags.IllegalFlagValueError as error:
         raise _illegal_value(str(error)) from None
     except flags.Error as error:
-        raise params_lib.ParamsError(' '.join(str(error).split())) from None
+        # absl puts that before what it says of a --flagfile.
+        text = str(error).removeprefix('ERROR:: ')
+        raise params_lib.ParamsError(' '.join(text.split())) from None
 
 
 def _illegal_value(text: str) -> params_lib.ParamsError:

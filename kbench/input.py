@@ -92,9 +92,8 @@ def create_train_dataset(
 
     Returns:
         Batches (images, labels): images (batch_size, image_size, image_size,
-        3), uint8 in 0..255, or as `config.dtype` says; labels int32
-        (batch_size,), or with mixup or cutmix float32 (batch_size,
-        num_classes).
+        3), uint8 or as `config.dtype` says; labels int32 (batch_size,), or
+        with mixup or cutmix float32 (batch_size, num_classes).
     """
     if config.data_service and bad_images is not None:
         raise errors.UserError(

@@ -5,7 +5,9 @@ happens here.
 """
 
 import contextlib
+import ctypes
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -70,6 +72,24 @@ def _owns_stderr() -> bool:
         return False
 
 
+# Of glibc's malloc.h.
+_M_ARENA_MAX = -8
+_PROCESSORS_PER_ARENA = 2
+
+
+def limit_arenas() -> None:
+    """Lets glibc's threads share heaps, which keeps the memory flat.
+
+    With a heap for each thread, what the input pipeline frees in one is
+    missing in another: over 20 epochs of photographs its memory grew by a
+    quarter. A `MALLOC_ARENA_MAX` in the environment wins.
+    """
+    if 'MALLOC_ARENA_MAX' in os.environ or platform.libc_ver()[0] != 'glibc':
+        return
+    count = max(1, len(os.sched_getaffinity(0)) // _PROCESSORS_PER_ARENA)
+    ctypes.CDLL(None).mallopt(_M_ARENA_MAX, count)
+
+
 def import_tensorflow(environment: Mapping[str, str]) -> Any:
     """Imports TensorFlow, without its chatter unless that is asked for.
 
@@ -80,6 +100,7 @@ def import_tensorflow(environment: Mapping[str, str]) -> Any:
         The module. A `TF_CPP_MIN_LOG_LEVEL` in the environment of the
         process is the way to ask for the chatter.
     """
+    limit_arenas()
     os.environ.update(environment)
     chatter = chatter_wanted()
     os.environ.setdefault(_LOG_LEVEL, '3')

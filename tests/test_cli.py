@@ -77,6 +77,7 @@ REFUSED = [
     (['--gpu_indices=0,0', '--num_gpus=2'], ['--gpu_indices', '0,0']),
     (['evaluate'], ['evaluate', 'prepare']),
     (['--data_dir=absent/folder'], ['absent/folder']),
+    (['--flagfile=absent'], ['error: Unable to open flagfile', 'absent']),
     (['--result_storage=cbuild_benchmark_datastore'], ['--result_storage']),
 ]
 

@@ -1,4 +1,8 @@
-"""Every model trains: two replicas, float32 and bfloat16."""
+"""Every model trains: two replicas, float32 and bfloat16.
+
+In bfloat16 the smallest network of each builder stands for the others, unless
+pytest is asked for `-m ""`.
+"""
 
 import functools
 import math
@@ -18,12 +22,16 @@ _POLICIES = ('float32', 'mixed_bfloat16')
 
 def _cases():
     """Every network in both precisions; `_299` rows are no others."""
-    for spec in models.list_specs():
-        if spec.name.endswith('_299'):
-            continue
-        # Those that take more than ten seconds.
-        marks = [pytest.mark.slow] if spec.name == 'nasnetlarge' else []
+    specs = [s for s in models.list_specs() if not s.name.endswith('_299')]
+    smallest = {}
+    for spec in sorted(specs, key=lambda s: s.parameters, reverse=True):
+        smallest[_without_size(spec)[0]] = spec
+    for spec in specs:
         for policy in _POLICIES:
+            # Those that take more than ten seconds.
+            marks = [pytest.mark.slow] if spec.name == 'nasnetlarge' else []
+            if policy != 'float32' and spec not in smallest.values():
+                marks.append(pytest.mark.exhaustive)
             yield pytest.param(
                 spec,
                 policy,
@@ -35,6 +43,8 @@ def _cases():
 def _without_size(spec):
     """A row's builder with its options, and what they make."""
     builder = spec.builder
+    if not isinstance(builder, functools.partial):
+        return builder, (), {}, spec.parameters
     return builder.func, builder.args, builder.keywords, spec.parameters
 
 
