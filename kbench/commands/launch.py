@@ -4,17 +4,15 @@ python -m kbench launch --workers=2 --ps=1 -- --model=resnet20 ...
 """
 
 import argparse
-import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
 
-from kbench import errors, reporting
+from kbench import cluster, errors, reporting
 
 # Seconds that the others get to end by themselves, and after SIGTERM.
 _PATIENCE_SECS = 60.0
@@ -40,12 +38,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def free_addresses(count: int) -> list[str]:
     """So many different host:port of this machine that nobody listens at."""
-    with contextlib.ExitStack() as stack:
-        sockets = [
-            stack.enter_context(socket.create_server(('127.0.0.1', 0)))
-            for _ in range(count)
-        ]
-        return [f'127.0.0.1:{one.getsockname()[1]}' for one in sockets]
+    return [f'127.0.0.1:{port}' for port in cluster.free_ports(count)]
 
 
 def role_commands(
