@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import random
 import shutil
 import socket
 import threading
@@ -113,8 +114,7 @@ class Cluster:
         if self.chief:
             return self.chief[0]
         host = self.worker[0].rpartition(':')[0]
-        with socket.create_server(('', 0)) as free:
-            return f'{host}:{free.getsockname()[1]}'
+        return f'{host}:{free_ports(1)[0]}'
 
     def describe(self) -> str:
         """Role, address and peers of this process in one line."""
@@ -326,6 +326,23 @@ def _shown(value: Any) -> str:
     if isinstance(value, tuple):
         return ','.join(value) or 'empty'
     return str(value)
+
+
+# Below what outgoing connections get: none of them takes a port meanwhile.
+_PORTS = range(12000, 32000)
+
+
+def free_ports(count: int) -> list[int]:
+    """So many different ports of this machine that nobody listens at."""
+    with contextlib.ExitStack() as stack:
+        ports = []
+        for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.create_server(('', port)))
+                ports.append(port)
+            if len(ports) == count:
+                return ports
+    raise ClusterError(f'this machine has no {count} free ports')
 
 
 def check_names(cluster: Cluster) -> None:

@@ -30,13 +30,44 @@ class Evaluation:
     images_per_sec: float
 
 
+class Infer:
+    """Inference of one replica, from `make_infer`."""
+
+    def __init__(self, forward, prepare, weights, states):
+        self._forward, self._prepare = forward, prepare
+        self._weights, self._states = list(weights), list(states)
+
+    def read(self) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """The present values of weights and states."""
+        return (
+            [tf.convert_to_tensor(one) for one in self._weights],
+            [tf.convert_to_tensor(one) for one in self._states],
+        )
+
+    def __call__(
+        self, images: tf.Tensor, labels: tf.Tensor, values: Any = None
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Returns the model's outputs, and the labels.
+
+        Args:
+            images, labels: as they come.
+            values: from `read`, or None to read them here.
+        """
+        images, labels = self._prepare(images, labels)
+        weights, states = self.read() if values is None else values
+        outputs, _ = self._forward(
+            weights, states, images, step=None, replica=None
+        )
+        return outputs, labels
+
+
 def make_infer(
     forward: Callable,
     *,
     prepare: Callable,
     weights: Sequence[Any],
     states: Sequence[Any],
-) -> Callable[[tf.Tensor, tf.Tensor], tuple[list[tf.Tensor], tf.Tensor]]:
+) -> Infer:
     """Makes inference of one replica.
 
     Args:
@@ -48,19 +79,7 @@ def make_infer(
     Returns:
         `infer(images, labels)` to the model's outputs and the labels.
     """
-
-    def infer(images, labels):
-        images, labels = prepare(images, labels)
-        outputs, _ = forward(
-            [tf.convert_to_tensor(one) for one in weights],
-            [tf.convert_to_tensor(one) for one in states],
-            images,
-            step=None,
-            replica=None,
-        )
-        return outputs, labels
-
-    return infer
+    return Infer(forward, prepare, weights, states)
 
 
 def make_eval_step(
@@ -114,14 +133,10 @@ def make_forward_step(
         replicas of what `measure` gives.
     """
 
-    def replica_step(images, labels):
-        return measure(*infer(images, labels)) / replicas.num_replicas
+    def work(values, batch):
+        return measure(*infer(*batch, values)) / replicas.num_replicas
 
-    @tf.function(autograph=False)
-    def forward_step(batch):
-        return replicas.sum(replicas.run(replica_step, batch))
-
-    return forward_step
+    return replicas.make_sum_step(infer.read, work)
 
 
 def run(

@@ -61,9 +61,7 @@ def _check_settings(params: params_lib.Params, topology: str) -> None:
         ('--cross_replica_sync=False', asynchronous, on_servers, servers),
         ('--staged_vars', params.staged_vars, on_servers, servers),
         ('--ps_shard_bytes', params.ps_shard_bytes, on_servers, servers),
-        ('--forward_only', params.forward_only, not on_servers, alone),
         ('--graph_file', params.graph_file, not on_servers, alone),
-        ('--eval', params.eval, topology == LOCAL, alone),
     ):
         if is_set and not legal:
             raise cluster_lib.ClusterError(f'{flag} {needs}; here is {mode}')
@@ -95,6 +93,17 @@ def _topology(
     )
 
 
+def _evaluating(cluster: cluster_lib.Cluster | None) -> Job:
+    """One process evaluates, whatever the mode: what is saved is whole."""
+    if cluster is None:
+        return Job()
+    if cluster.coordinates or cluster.job == cluster_lib.EVALUATOR:
+        _log.info('%s evaluates, in one process', cluster.name)
+        return Job()
+    _log.info('%s: --eval does not need it', cluster.name)
+    return Job(status=0)
+
+
 def find(
     params: params_lib.Params, environ: Mapping[str, str] = os.environ
 ) -> Job:
@@ -104,10 +113,12 @@ def find(
         ClusterError: what is wrong, in one line.
     """
     cluster = _read(params, environ)
+    if params.eval:
+        return _evaluating(cluster)
     topology = _topology(params, cluster)
     if cluster is not None and cluster.job == cluster_lib.EVALUATOR:
         _log.info('evaluator: not part of the training')
-        return Job(None, LOCAL, None if params.eval else 0)
+        return Job(None, LOCAL, 0)
     _check_settings(params, topology)
     if cluster is None:
         return Job()

@@ -135,6 +135,30 @@ class Replicas:
 
         return step
 
+    def make_sum_step(
+        self, read: Callable, work: Callable
+    ) -> Callable[[Any], tf.Tensor]:
+        """Makes one step that computes and updates nothing.
+
+        Args:
+            read: () to a nest of tensors, the values of the variables, which
+                stay as they are while the step is in use.
+            work: (values, batch) to a float32 vector.
+
+        Returns:
+            A function of what `distribute` or `constant` gives to the sum
+            of the vectors over all replicas.
+        """
+
+        def replica_step(*batch):
+            return work(read(), batch)
+
+        @tf.function(autograph=False)
+        def step(batch):
+            return self.sum(self.run(replica_step, batch))
+
+        return step
+
     def run(self, function: Callable, args: tuple = ()) -> Any:
         """Runs the function once per replica, inside a tf.function."""
         return self.strategy.run(function, args=args)

@@ -175,6 +175,10 @@ class ScheduledReplicas(replicas.Replicas):
             kind = scheduled_steps.Synchronous
         return kind(self, read, work, update, like, gradient_dtype)
 
+    def make_sum_step(self, read, work):
+        """A step that schedules, and brings the sum here."""
+        return scheduled_steps.Sum(self, read, work)
+
     def count_step(self) -> None:
         """Notes that one more synchronous step has read its data."""
         self._steps += 1

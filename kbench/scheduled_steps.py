@@ -256,6 +256,63 @@ class Synchronous:
         return vector
 
 
+class _RemoteSum:
+    """The sum of what several workers compute; `numpy` waits for it."""
+
+    def __init__(self, coordinator, remotes):
+        self._coordinator, self._remotes = coordinator, remotes
+
+    def numpy(self) -> np.ndarray:
+        return np.sum(self._coordinator.fetch(self._remotes), axis=0)
+
+
+class Sum:
+    """Workers compute, and nothing is updated.
+
+    With copies every worker has one; else each step reads the variables.
+    """
+
+    def __init__(self, owner, read, work):
+        self._owner = owner
+        local = copies_lib.WorkerCopies(
+            copies_lib.Copies(refresh=owner.copies.refresh),
+            copies_lib.Reader(read),
+            owner.devices[0],
+        )
+        count = len(owner.devices)
+
+        def compute(iterator):
+            values = local.use()
+            found = []
+            for device in owner.devices:
+                batch = next(iterator)
+                with tf.device(device):
+                    here = tf.nest.map_structure(_here, values)
+                    found.append(work(here, batch))
+            with tf.device(owner.devices[0]):
+                return tf.add_n(found) if count > 1 else found[0]
+
+        self._compute = _Scheduled(compute)
+        self._workers = range(owner.num_workers)
+        if owner.copies.refresh:
+            refresh = _Scheduled(local.refresh)
+            for worker in self._workers:
+                pinning.schedule_on(owner.coordinator, worker, refresh.of(), ())
+
+    def __call__(self, iterators):
+        owner, args = self._owner, (iterators,)
+        function = self._compute.of(*args)
+        if owner.synchronous:
+            owner.count_step()
+            remotes = [
+                pinning.schedule_on(owner.coordinator, worker, function, args)
+                for worker in self._workers
+            ]
+        else:
+            remotes = [owner.coordinator.schedule(function, args=args)]
+        return _RemoteSum(owner.coordinator, remotes)
+
+
 def _dtypes(variables):
     return [tf.as_dtype(variable.dtype) for variable in variables]
 

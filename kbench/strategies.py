@@ -120,6 +120,9 @@ def _create_scheduled(settings: Settings, kept: copies.Copies) -> Replicas:
 
 
 def _create_refreshed(settings: Settings) -> Replicas:
+    # What is trained on a cluster is evaluated in one process.
+    if settings.cluster is None:
+        return _create_shared(settings)
     return _create_scheduled(settings, copies.Copies(refresh=True))
 
 

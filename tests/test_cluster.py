@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from kbench import cluster
+import kbench
+from kbench import cluster, job
 
 _JOBS = {
     'chief': ['c:1'],
@@ -209,25 +210,15 @@ def test_slurm_outside_of_slurm(monkeypatch):
         cluster.from_slurm(0)
 
 
-@pytest.mark.parametrize(
-    ('environment', 'flags', 'wanted'),
-    [
-        ({'TF_CONFIG': '{'}, [], 'not JSON'),
-        ({}, ['--worker_hosts=a:1,b:1'], 'need --job_name'),
-        (
-            {},
-            ['--job_name=worker', '--worker_hosts=no.invalid:1,b.invalid:1'],
-            'no known address',
-        ),
-    ],
-)
-def test_the_command_line_refuses_at_once(environment, flags, wanted):
+_TWO = {'worker': ['127.0.0.1:1', '127.0.0.1:2']}
+
+
+def _refused_at_once(flags, environment, wanted):
+    """One line, a status other than 0, within ten seconds."""
     start = time.monotonic()
     done = subprocess.run(
         [
-            sys.executable,
-            '-m',
-            'kbench',
+            *(sys.executable, '-m', 'kbench'),
             '--variable_update=distributed_all_reduce',
             *flags,
         ],
@@ -239,3 +230,74 @@ def test_the_command_line_refuses_at_once(environment, flags, wanted):
     assert time.monotonic() - start < 10
     assert done.returncode != 0 and done.stdout == ''
     assert wanted in done.stderr and done.stderr.count('\n') == 1
+
+
+@pytest.mark.parametrize(
+    ('tf_config', 'flags', 'wanted'),
+    [
+        ('{', [], 'not JSON'),
+        (_config(_TWO, type='worker', index=2), [], 'from 0 to 1'),
+        (_config(_TWO, type='boss', index=0), [], "'boss'"),
+        (
+            _config({'worker': ['a:1', 'a:1']}, type='worker', index=0),
+            [],
+            'a:1 to 2 processes',
+        ),
+        (
+            _config(_TWO, type='worker', index=0),
+            ['--job_name=worker', '--worker_hosts=127.0.0.1:1,127.0.0.1:3'],
+            'contradict each other',
+        ),
+        (None, ['--worker_hosts=a:1,b:1'], 'need --job_name'),
+        (
+            None,
+            ['--job_name=worker', '--worker_hosts=no.invalid:1,b.invalid:1'],
+            'no known address',
+        ),
+    ],
+)
+def test_the_command_line_refuses_at_once(tf_config, flags, wanted):
+    environment = {'TF_CONFIG': tf_config} if tf_config else {}
+    _refused_at_once(flags, environment, wanted)
+
+
+@pytest.mark.parametrize('job_name', ['ps', 'worker'])
+def test_a_port_in_use_is_refused_at_once(job_name):
+    with socket.create_server(('127.0.0.1', 0)) as taken:
+        address = f'127.0.0.1:{taken.getsockname()[1]}'
+        flags = {
+            'variable_update': 'parameter_server',
+            'job_name': job_name,
+            'worker_hosts': '127.0.0.1:1,127.0.0.1:2',
+            'ps_hosts': '127.0.0.1:3',
+            f'{job_name}_hosts': address,
+        }
+        _refused_at_once(
+            [f'--{name}={value}' for name, value in flags.items()],
+            {},
+            f'cannot listen at {address}: Address already in use',
+        )
+
+
+@pytest.mark.parametrize(
+    ('kind', 'status'),
+    [('chief', None), ('worker', 0), ('ps', 0), ('evaluator', None)],
+)
+def test_one_process_evaluates(kind, status, tmp_path):
+    params = kbench.make_params(
+        eval=True,
+        train_dir=str(tmp_path),
+        variable_update='distributed_replicated',
+    )
+    found = job.find(params, {'TF_CONFIG': _config(type=kind, index=0)})
+    assert (found.cluster, found.topology) == (None, job.LOCAL)
+    assert found.status == status
+
+
+def test_the_coordinator_has_an_address_that_others_reach():
+    jobs = {'worker': ['w:1', 'w:2'], 'ps': ['p:1']}
+    found = cluster.from_tf_config(_config(jobs, type='worker', index=0))
+    host, port = found.coordinator_address().split(':')
+    assert host == 'w' and 1023 < int(port) < 65536 and port != '1'
+    found = cluster.from_tf_config(_config(type='chief', index=0))
+    assert found.coordinator_address() == 'c:1'

@@ -142,12 +142,18 @@ def test_a_lost_server_ends_the_job_and_it_resumes(start, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_lost_chief_ends_the_others(start):
-    roles = start(
-        2, 1, '--variable_update=parameter_server', '--num_batches=100000'
-    )
+def test_a_lost_or_interrupted_chief_ends_the_others(start):
+    flags = ('--variable_update=parameter_server', '--num_batches=100000')
+    roles = start(2, 1, *flags)
     roles['worker 0'].see(r'^20\t')
     roles['worker 0'].process.kill()
+    # While the others find out.
+    more = start(1, 1, *flags)
+    more['worker 0'].see(r'^20\t')
+    more['worker 0'].process.send_signal(signal.SIGINT)
+    assert more['worker 0'].ends(60)[0] == 130
+    status, text = more['ps 0'].ends(60)
+    assert status == 1 and 'ended the job' in text
     for name in ('ps 0', 'worker 1'):
         status, text = roles[name].ends(60)
         assert status == 1
@@ -173,18 +179,6 @@ def test_sigterm_saves(start, tmp_path, whom):
     assert int(path.rpartition('-')[2]) % 50
     status, text = roles['ps 0'].ends(60)
     assert status == (143 if whom == 'ps 0' else 1)
-
-
-@pytest.mark.slow
-def test_ctrl_c_on_the_chief_ends_the_job(start):
-    roles = start(
-        1, 1, '--variable_update=parameter_server', '--num_batches=100000'
-    )
-    roles['worker 0'].see(r'^20\t')
-    roles['worker 0'].process.send_signal(signal.SIGINT)
-    assert roles['worker 0'].ends(60)[0] == 130
-    status, text = roles['ps 0'].ends(60)
-    assert status == 1 and 'ended the job' in text
 
 
 @pytest.mark.slow

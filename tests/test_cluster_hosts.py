@@ -81,9 +81,13 @@ def _servers(hosts, mode, *flags):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('mode', ['parameter_server', 'distributed_replicated'])
-def test_servers(hosts, mode, tmp_path):
-    roles = _servers(hosts, mode, '--num_batches=20', f'--train_dir={tmp_path}')
+def test_servers(hosts, tmp_path):
+    roles = _servers(
+        hosts,
+        'distributed_replicated',
+        '--num_batches=20',
+        f'--train_dir={tmp_path}',
+    )
     for role in roles:
         status, text = role.ends()
         assert status == 0, text

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kbench import errors, evaluate, reporting, runtime, strategies, train
+from kbench import errors, evaluate, reporting, runtime, shards, strategies
 from kbench.benchmark import data as data_lib
 from kbench.benchmark import program as program_lib
 
@@ -23,17 +23,15 @@ def make_infer(
 
     Args:
         program: the objects of the run.
-        weights: in place of the trainable variables of the model.
+        weights: in place of the trainable variables or pieces of the model.
         states: in place of its others.
     """
     model = program.model
     return evaluate.make_infer(
-        train.make_forward(
-            model, seed=program.params.tf_random_seed, training=False
-        ),
+        program_lib.make_forward(program, training=False),
         prepare=data_lib.make_prepare(program),
-        weights=model.trainable_weights if weights is None else weights,
-        states=model.non_trainable_weights if states is None else states,
+        weights=weights or shards.expand(model.trainable_weights),
+        states=states or shards.expand(model.non_trainable_weights),
     )
 
 

@@ -22,6 +22,7 @@ from kbench import (
     schedules,
     shards,
     strategies,
+    train,
 )
 from kbench import job as job_lib
 from kbench import journal as journal_lib
@@ -197,6 +198,18 @@ def create_program(
         'num_parameters': model.count_params(),
     }
     return program
+
+
+def make_forward(program: Program, *, training: bool) -> Callable:
+    """The model as `train.make_forward` has it, of weights or pieces."""
+    model = program.model
+    return shards.over_pieces(
+        train.make_forward(
+            model, seed=program.params.tf_random_seed, training=training
+        ),
+        model.trainable_weights,
+        model.non_trainable_weights,
+    )
 
 
 class keras_config:

@@ -100,15 +100,8 @@ class Training:
         """
         program, params = self.program, self.program.params
         in_loss = not program_lib.decays_weights(params)
-        forward = train.make_forward(
-            program.model, seed=params.tf_random_seed, training=True
-        )
         compute = train.make_compute(
-            shards.over_pieces(
-                forward,
-                program.model.trainable_weights,
-                program.model.non_trainable_weights,
-            ),
+            program_lib.make_forward(program, training=True),
             losses.make_classification_loss(
                 label_smoothing=params.label_smoothing,
                 aux_loss_weight=program.spec.aux_loss_weight,

@@ -4,17 +4,15 @@ python -m kbench launch --workers=2 --ps=1 -- --model=resnet20 ...
 """
 
 import argparse
-import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
 
-from kbench import errors, reporting
+from kbench import cluster, errors, reporting
 
 # Seconds that the others get to end by themselves, and after SIGTERM.
 _PATIENCE_SECS = 60.0
@@ -40,12 +38,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def free_addresses(count: int) -> list[str]:
     """So many different host:port of this machine that nobody listens at."""
-    with contextlib.ExitStack() as stack:
-        sockets = [
-            stack.enter_context(socket.create_server(('127.0.0.1', 0)))
-            for _ in range(count)
-        ]
-        return [f'127.0.0.1:{one.getsockname()[1]}' for one in sockets]
+    return [f'127.0.0.1:{port}' for port in cluster.free_ports(count)]
 
 
 def role_commands(
@@ -112,9 +105,10 @@ class _Roles:
         found = {n: p.poll() for n, p in self.processes.items()}
         return {n: status for n, status in found.items() if status is not None}
 
-    def signal(self, number: int) -> None:
-        """Sends a signal to the roles that still run."""
-        for process in self.processes.values():
+    def signal(self, number: int, chief_only: bool = False) -> None:
+        """Sends a signal to the roles that still run, or to the first one."""
+        processes = list(self.processes.values())
+        for process in processes[:1] if chief_only else processes:
             if process.poll() is None:
                 process.send_signal(number)
 
@@ -175,12 +169,13 @@ def main(arguments: Sequence[str]) -> int:
     before = signal.signal(signal.SIGTERM, on_term)
     try:
         return _watch(roles)
+    # The chief saves, for which it needs the others, and then ends them.
     except KeyboardInterrupt:
-        roles.signal(signal.SIGINT)
+        roles.signal(signal.SIGINT, chief_only=True)
         roles.wait(_TERM_SECS)
         return 130
     except SystemExit as ended:
-        roles.signal(signal.SIGTERM)
+        roles.signal(signal.SIGTERM, chief_only=True)
         roles.wait(_PATIENCE_SECS)
         return ended.code
     finally:
