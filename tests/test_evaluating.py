@@ -159,7 +159,7 @@ def test_an_evaluator_beside_a_training(tmp_path):
     training = _start(
         *['--model=lenet', '--data_name=digits', '--batch_size=16'],
         *[
-            '--num_batches=600',
+            '--num_batches=300',
             '--learning_rate=0.01',
             '--num_warmup_batches=0',
         ],

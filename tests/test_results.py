@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import kbench
-from kbench import errors, record, results, throughput
+from kbench import errors, journal, record, results, serve, throughput
 from kbench.params import table
 
 RECORD = {
@@ -266,3 +266,15 @@ def test_without_sqlalchemy_a_database_is_refused(tmp_path):
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert 'pip install "kbench[database]"' in done.stderr
+
+
+def test_a_thread_that_ends_the_process_is_recorded(tmp_path):
+    """What a lost parameter server does: no exception tells of it."""
+    path = str(tmp_path / 'run.json')
+    params = kbench.make_params(result_storage=path)
+    with record.kept(params, journal.Journal()):
+        (tell,) = serve.before_leaving
+        tell('ps 0 is lost')
+    assert serve.before_leaving == []
+    found = _read(path)
+    assert found['status'] == 'failed' and found['reason'] == 'ps 0 is lost'
