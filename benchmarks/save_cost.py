@@ -1,11 +1,13 @@
-"""What checkpoints cost: throughput with and without them, in turns.
+"""What checkpoints and summaries cost: throughput with and without, in turns.
 
     python benchmarks/save_cost.py --rounds=5
-    python benchmarks/save_cost.py --rounds=5 --summaries
+    python benchmarks/save_cost.py --rounds=5 --verbosity=1
+    python benchmarks/save_cost.py --rounds=5 --verbosity=3 --no-checkpoints
 
 Each round trains resnet20 twice in this process, with a checkpoint every 20
-steps and without, in changing order; the ratio of the medians is what counts.
-With --summaries every 20 steps write scalars for TensorBoard too.
+steps and without, in changing order; the median of the ratios of the rounds
+is what counts. --verbosity writes summaries for TensorBoard every 20 steps
+too. The rates are those of the whole timed run.
 """
 
 import argparse
@@ -26,16 +28,15 @@ _EVERY = 20
 def _images_per_sec(options, saves):
     """Trains once; returns images per second, and what the saving cost."""
     changes = {}
+    if saves and options.checkpoints:
+        changes['save_model_steps'] = _EVERY
+    if saves and options.verbosity:
+        changes['summary_verbosity'] = options.verbosity
+        changes['save_summaries_steps'] = _EVERY
     with (
         tempfile.TemporaryDirectory() as folder,
         contextlib.redirect_stdout(io.StringIO()),
     ):
-        if saves:
-            changes = dict(train_dir=folder, save_model_steps=_EVERY)
-            if options.summaries:
-                changes |= dict(
-                    save_summaries_steps=_EVERY, summary_verbosity=1
-                )
         result = kbench.run(
             model='resnet20',
             data_name='cifar10',
@@ -45,6 +46,7 @@ def _images_per_sec(options, saves):
             num_batches=options.steps,
             num_warmup_batches=5,
             device=options.device,
+            train_dir=folder if saves else None,
             **changes,
         )
     return result.images_per_sec, result.saves
@@ -57,26 +59,29 @@ def main() -> None:
     parser.add_argument('--steps', type=int, default=100)
     parser.add_argument('--batch', type=int, default=32)
     parser.add_argument('--device', default='cpu')
-    parser.add_argument('--summaries', action='store_true')
+    parser.add_argument('--verbosity', type=int, default=0)
+    parser.add_argument(
+        '--checkpoints', action=argparse.BooleanOptionalAction, default=True
+    )
     options = parser.parse_args()
     reporting.route_logging()
     logging.getLogger('kbench').setLevel(logging.ERROR)
-    found = {False: [], True: []}
+    ratios = []
     for number in range(options.rounds):
+        speeds = {}
         for saves in (False, True) if number % 2 else (True, False):
-            speed, times = _images_per_sec(options, saves)
-            found[saves].append(speed)
-            sys.stdout.write(
-                f'round {number + 1}\t{"with" if saves else "without"}\t'
-                f'{speed:.1f} images/s\t{times or ""}\n'
-            )
-            sys.stdout.flush()
-    medians = {saves: statistics.median(found[saves]) for saves in found}
-    load = os.getloadavg()[0]
+            speeds[saves], times = _images_per_sec(options, saves)
+            if times:
+                sys.stdout.write(f'{times}\n')
+        ratios.append(speeds[True] / speeds[False])
+        sys.stdout.write(
+            f'round {number + 1}\t{speeds[True]:.1f} images/s with, '
+            f'{speeds[False]:.1f} without\tratio {ratios[-1]:.3f}\n'
+        )
+        sys.stdout.flush()
     sys.stdout.write(
-        f'medians: {medians[True]:.1f} with, {medians[False]:.1f} without, '
-        f'ratio {medians[True] / medians[False]:.3f}; load {load:.1f} on '
-        f'{os.cpu_count()} processors\n'
+        f'median ratio {statistics.median(ratios):.3f}; load '
+        f'{os.getloadavg()[0]:.1f} on {os.cpu_count()} processors\n'
     )
 
 
