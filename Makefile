@@ -7,7 +7,7 @@ RUNS := runs
 DATA := $(RUNS)/digits
 TRAINED := $(RUNS)/resnet20
 
-.PHONY: run test lint clean
+.PHONY: run test test-all lint clean
 
 $(VENV)/installed: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -35,6 +35,10 @@ lint: $(VENV)/installed
 # Two processes: most of the time goes into tracing, which is one thread.
 test: lint
 	$(BIN)/python -m pytest -n 2
+
+# Every model where make test takes one of its kind.
+test-all: lint
+	$(BIN)/python -m pytest -n 2 -m ""
 
 clean:
 	rm -rf $(VENV) $(RUNS) build *.egg-info

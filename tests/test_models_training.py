@@ -1,7 +1,7 @@
 """Every model trains: two replicas, float32 and bfloat16.
 
-In bfloat16 the smallest network of each builder stands for the others, unless
-pytest is asked for `-m ""`.
+The smallest network of each builder stands for the others, unless pytest is
+asked for all with `-m ""`.
 """
 
 import functools
@@ -30,7 +30,7 @@ def _cases():
         for policy in _POLICIES:
             # Those that take more than ten seconds.
             marks = [pytest.mark.slow] if spec.name == 'nasnetlarge' else []
-            if policy != 'float32' and spec not in smallest.values():
+            if spec not in smallest.values():
                 marks.append(pytest.mark.exhaustive)
             yield pytest.param(
                 spec,
