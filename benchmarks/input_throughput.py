@@ -17,11 +17,13 @@ import argparse
 import io
 import os
 import re
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 
 _SHARDS, _PER_SHARD = 8, 128
 _SIZE, _BATCH = 227, 64
@@ -87,16 +89,18 @@ def make_photos(folder: str) -> None:
                 writer.write(example.SerializeToString())
 
 
-def run_kbench(folder: str, distortions: bool, seconds: float) -> None:
-    """Measures kbench's pipeline; runs in a process of its own."""
-    import resource
-
-    from kbench import datasets, runtime
+def _import_kbench() -> None:
+    """Imports what the pipeline is made of: not what is measured."""
+    from kbench import runtime
 
     runtime.import_tensorflow({})
+    import kbench.input  # noqa: F401
+
+
+def _pipeline(folder: str, distortions: bool) -> Iterator:
+    from kbench import datasets
     from kbench import input as input_lib
 
-    start = time.perf_counter()
     stream = input_lib.create_train_dataset(
         datasets.open_dataset(folder, 'imagenet'),
         config=input_lib.InputConfig(distortions=distortions, dtype='float32'),
@@ -104,7 +108,14 @@ def run_kbench(folder: str, distortions: bool, seconds: float) -> None:
         batch_size=_BATCH,
         seed=1,
     )
-    batches = iter(stream)
+    return iter(stream)
+
+
+def run_kbench(folder: str, distortions: bool, seconds: float) -> None:
+    """Measures kbench's pipeline; runs in a process of its own."""
+    _import_kbench()
+    start = time.perf_counter()
+    batches = _pipeline(folder, distortions)
     next(batches)
     first = time.perf_counter() - start
     for _ in range(20):
@@ -124,19 +135,8 @@ def run_kbench(folder: str, distortions: bool, seconds: float) -> None:
 
 def watch_memory(folder: str, distortions: bool, epochs: int) -> None:
     """Writes the resident memory after each epoch of the pipeline."""
-    from kbench import datasets, runtime
-
-    runtime.import_tensorflow({})
-    from kbench import input as input_lib
-
-    stream = input_lib.create_train_dataset(
-        datasets.open_dataset(folder, 'imagenet'),
-        config=input_lib.InputConfig(distortions=distortions, dtype='float32'),
-        image_size=_SIZE,
-        batch_size=_BATCH,
-        seed=1,
-    )
-    batches = iter(stream)
+    _import_kbench()
+    batches = _pipeline(folder, distortions)
     for epoch in range(1, epochs + 1):
         for _ in range(_SHARDS * _PER_SHARD // _BATCH):
             next(batches)

@@ -115,6 +115,11 @@ def main() -> None:
         default=5.0,
         help='seconds up to the latest kill',
     )
+    parser.add_argument(
+        '--fewer',
+        action='store_true',
+        help='be content where a fast machine trains to the end before',
+    )
     options = parser.parse_args()
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
     draw = random.Random(options.seed)
@@ -139,6 +144,8 @@ def main() -> None:
             trains = draw.random() > 0.2
             moment = draw.uniform(0.0, options.longest)
             ended, resumed = _kill_once(command, moment, trains, killed)
+            if ended and options.fewer:
+                break
             if ended:
                 raise SystemExit(f'it ended after {done} kills: more --epochs')
             done += 1

@@ -112,13 +112,10 @@ def help_text(program: str) -> str:
             group = row.group
             lines += ['', f'{group}:']
         kind = '' if row.kind == table.ACTIVE else f', {row.kind}'
-        unbuilt = ', not built yet' if row.unbuilt else ''
         names = checks.shown(row.name)
         if row.alias:
             names += f', {checks.shown(row.alias)}'
-        lines.append(
-            f'  {names} ({row.type}, default {row.default!r}{kind}{unbuilt})'
-        )
+        lines.append(f'  {names} ({row.type}, default {row.default!r}{kind})')
         text = row.help
         if row.choices:
             text += f' One of: {", ".join(map(repr, row.choices))}.'

@@ -33,6 +33,7 @@ def outcome(error: BaseException | None) -> tuple[str, str | None]:
         return 'done', None
     text = ' '.join(str(error).split())
     for kind, status in (
+        (errors.Interrupted, 'interrupted'),
         (errors.Preempted, 'preempted'),
         (params_lib.ParamsError, 'refused'),
         (errors.UserError, 'failed'),

@@ -215,6 +215,7 @@ def test_a_run_that_fails_before_tensorflow_is_recorded(tmp_path):
         (kbench.params_lib.ParamsError('x'), 'refused'),
         (errors.UserError('x'), 'failed'),
         (KeyboardInterrupt(), 'interrupted'),
+        (errors.Interrupted('x'), 'interrupted'),
         (ZeroDivisionError('x'), 'crashed'),
     ],
 )

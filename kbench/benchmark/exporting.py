@@ -25,12 +25,12 @@ def of_training(training: Any) -> None:
     program = training.program
     if program.params.export is None or not program.replicas.is_chief:
         return
-    variables = {one.path: one for one in program.model.weights}
-    if training.averages is not None:
-        variables = {
-            path: training.averages.variables[averages.average_name(path)]
-            for path in variables
-        }
+    named = training.variables()
+    variables = {}
+    for path in (weight.path for weight in program.model.weights):
+        averaged = training.averages is not None
+        name = averages.average_name(path) if averaged else path
+        variables[path] = named[name]
     _write(program, variables, training.step())
 
 
@@ -39,7 +39,8 @@ def _write(
 ) -> None:
     params, data = program.params, program.data
     values: dict[str, np.ndarray] = {
-        path: variable.numpy() for path, variable in variables.items()
+        path: tf.convert_to_tensor(variable).numpy()
+        for path, variable in variables.items()
     }
     # A copy of one process, in the layout that runs everywhere.
     with (

@@ -5,6 +5,7 @@ import os
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from kbench import averages, checkpoints, errors, precision
 from kbench.benchmark import program as program_lib
@@ -166,24 +167,33 @@ def _resume(
 def _take_position(training, values) -> None:
     """The place in the data, and what makes it another one here."""
     program = training.program
-    training.steps_seen = int(values[state_lib.STEPS_SEEN])
-    training.images_seen = int(values[state_lib.IMAGES_SEEN])
+    steps = training.steps_seen = int(values[state_lib.STEPS_SEEN])
+    seed, parts = program.params.tf_random_seed, program.replicas.num_workers
+    # The first checkpoints of kbench counted steps alone.
+    images, seed_before, parts_before = (
+        int(values.get(name, default))
+        for name, default in (
+            (state_lib.IMAGES_SEEN, steps * program.global_batch_size),
+            (state_lib.SEED, seed),
+            (state_lib.PARTS, parts),
+        )
+    )
+    training.images_seen = images
     if program.data.dataset is None:
         return
-    seed, parts = program.params.tf_random_seed, program.replicas.num_workers
-    if seed != int(values[state_lib.SEED]):
+    if seed != seed_before:
         _log.warning(
             'the images go on in another order: --tf_random_seed is %d here, '
             '%d in the checkpoint',
             seed,
-            int(values[state_lib.SEED]),
+            seed_before,
         )
-    if parts != int(values[state_lib.PARTS]):
+    if parts != parts_before:
         _log.warning(
             'the rest of the epoch has other images: %d processes read them '
             'here, %d read those before',
             parts,
-            int(values[state_lib.PARTS]),
+            parts_before,
         )
     again = training.images_seen % state_lib.images_per_round(program)
     synchronous = program.replicas.num_replicas == (
@@ -224,9 +234,11 @@ def _initialize(training: state_lib.Training) -> None:
         exact=False,
     )
     if training.averages is not None:
-        variables = training.variables()
+        named = training.variables()
         for name, weight in weights.items():
-            variables[averages.average_name(name)].assign(weight)
+            named[averages.average_name(name)].assign(
+                tf.convert_to_tensor(weight)
+            )
     _log.info('beginning with the weights of %s', source.path)
     if head or left_out:
         there = f'{count} classes' if head else 'no head'

@@ -105,9 +105,10 @@ class _Roles:
         found = {n: p.poll() for n, p in self.processes.items()}
         return {n: status for n, status in found.items() if status is not None}
 
-    def signal(self, number: int) -> None:
-        """Sends a signal to the roles that still run."""
-        for process in self.processes.values():
+    def signal(self, number: int, chief_only: bool = False) -> None:
+        """Sends a signal to the roles that still run, or to the first one."""
+        processes = list(self.processes.values())
+        for process in processes[:1] if chief_only else processes:
             if process.poll() is None:
                 process.send_signal(number)
 
@@ -168,12 +169,13 @@ def main(arguments: Sequence[str]) -> int:
     before = signal.signal(signal.SIGTERM, on_term)
     try:
         return _watch(roles)
+    # The chief saves, for which it needs the others, and then ends them.
     except KeyboardInterrupt:
-        roles.signal(signal.SIGINT)
+        roles.signal(signal.SIGINT, chief_only=True)
         roles.wait(_TERM_SECS)
         return 130
     except SystemExit as ended:
-        roles.signal(signal.SIGTERM)
+        roles.signal(signal.SIGTERM, chief_only=True)
         roles.wait(_PATIENCE_SECS)
         return ended.code
     finally:

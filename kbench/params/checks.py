@@ -84,11 +84,6 @@ def check_value(row: table.Param, value: Any) -> Any:
         raise error
     if wanted in (int, float) and not _in_range(row, value):
         raise error
-    if row.unbuilt and value != row.default:
-        raise ParamsError(
-            f'{shown(row.name)}={value!r} is not built yet: leave it at '
-            f'{row.default!r}'
-        )
     return value
 
 

@@ -28,7 +28,6 @@ class Param:
         choices: the legal values, when they can be listed.
         minimum: lowest legal value; `exclusive` excludes it.
         maximum: highest legal value.
-        unbuilt: True while the mechanism is missing: setting it is refused.
         alias: a second name of the same parameter.
     """
 
@@ -42,7 +41,6 @@ class Param:
     minimum: float | None = None
     maximum: float | None = None
     exclusive: bool = False
-    unbuilt: bool = False
     alias: str = ''
 
     @property
