@@ -2,12 +2,17 @@
 
     python benchmarks/clusters.py --runs=3
     python benchmarks/clusters.py --runs=20 --model=trivial   # a soak
+    python benchmarks/clusters.py --model=trivial --batch=2 --steps=200
 
 Each run is a cluster of its own, at the same global batch. Prints images per
-second of each run, their medians against one process, and what went wrong.
+second and milliseconds per step of each run and the load of the machine; at
+the end medians, the median ratio to the one process of the same round, and
+what went wrong. The last line above has next to nothing to compute: what its
+steps take more than those of one process is the barrier between the workers.
 """
 
 import argparse
+import os
 import re
 import statistics
 import subprocess
@@ -58,19 +63,28 @@ def main():
     found = {name: [] for name in _MODES}
     for number in range(options.runs):
         for name, totals in found.items():
-            totals.append(
-                _run(name, options.model, options.batch, options.steps)
+            total = _run(name, options.model, options.batch, options.steps)
+            totals.append(total)
+            step = 1e3 * options.batch / total if total else float('nan')
+            sys.stdout.write(
+                f'{number + 1}\t{name}\t{total}\t{step:.1f} ms per step\t'
+                f'load {os.getloadavg()[0]:.1f}\n'
             )
-            sys.stdout.write(f'{number + 1}\t{name}\t{totals[-1]}\n')
             sys.stdout.flush()
-    alone = None
+    alone = found['one process']
     for name, totals in found.items():
-        good = [total for total in totals if total is not None]
+        good = [total for total in totals if total]
+        ratios = [
+            total / one
+            for total, one in zip(totals, alone, strict=True)
+            if total and one
+        ]
         median = statistics.median(good) if good else float('nan')
-        alone = alone or median
+        ratio = statistics.median(ratios) if ratios else float('nan')
         sys.stdout.write(
             f'{name}: {len(good)} of {len(totals)} good, median {median:.1f} '
-            f'images/s, {median / alone:.2f} of one process\n'
+            f'images/s, {1e3 * options.batch / median:.1f} ms per step, '
+            f'{ratio:.2f} of one process\n'
         )
 
 

@@ -9,6 +9,7 @@ died simply runs again. Asynchronously each function applies its own gradients.
 
 import contextlib
 import itertools
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from tensorflow.python.distribute import device_util
 
 from kbench import copies as copies_lib
 from kbench import pinning, replicas, scheduled_steps, shards
+
+_log = logging.getLogger('kbench')
 
 _NO_COPIES = copies_lib.Copies()
 
@@ -81,6 +84,7 @@ class ScheduledReplicas(replicas.Replicas):
         self.placement = _Placement(num_ps)
         self.copies = copies
         self._steps = 0
+        self._told = False
 
     def scope(self) -> contextlib.AbstractContextManager:
         """Variables go to the servers, spread by size."""
@@ -170,10 +174,17 @@ class ScheduledReplicas(replicas.Replicas):
 
     def make_step(self, read, work, update, like, gradient_dtype):
         """A step that schedules; see the module."""
+        self._tell_placement()
         kind = scheduled_steps.Asynchronous
         if self.synchronous:
             kind = scheduled_steps.Synchronous
         return kind(self, read, work, update, like, gradient_dtype)
+
+    def _tell_placement(self):
+        if not self._told:
+            self._told = True
+            shares = ', '.join(f'{n / 1e6:.3f}' for n in self.placement.bytes)
+            _log.info('MB of variables on each server: %s', shares)
 
     def make_sum_step(self, read, work):
         """A step that schedules, and brings the sum here."""

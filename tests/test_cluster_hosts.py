@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 import test_cluster_faults as faults
@@ -81,17 +82,21 @@ def _servers(hosts, mode, *flags):
 
 
 @pytest.mark.slow
-def test_servers(hosts, tmp_path):
+def test_servers_and_a_worker_that_is_cut_off_for_a_while(hosts, tmp_path):
     roles = _servers(
         hosts,
         'distributed_replicated',
-        '--num_batches=20',
+        '--num_batches=300',
         f'--train_dir={tmp_path}',
     )
+    roles[0].see(r'^20\t')
+    _ip('link', 'set', 'kbt1v', 'down')
+    time.sleep(4)
+    _ip('link', 'set', 'kbt1v', 'up')
     for role in roles:
         status, text = role.ends()
         assert status == 0, text
-    assert checkpoints.all_steps(str(tmp_path))[-1] == 21
+    assert checkpoints.all_steps(str(tmp_path))[-1] == 301
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ def _launch(workers, ps, flags):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout, done.stderr
 
 
 def _cluster(folder, num_batches, mode, workers=2, ps=2, **more):
@@ -56,7 +56,7 @@ def _cluster(folder, num_batches, mode, workers=2, ps=2, **more):
         'num_batches': num_batches,
         'train_dir': folder,
     }
-    _launch(workers, ps, flags | more)
+    return _launch(workers, ps, flags | more)[1]
 
 
 def _check(folder, wanted, step):
@@ -85,7 +85,10 @@ def test_same_weights_in_every_mode_also_over_checkpoints(tmp_path):
     _alone(alone, 3)
     wanted = checkpoints.load(checkpoints.latest(str(alone)))
     # Written in parts, read whole.
-    _cluster(servers, 3, 'parameter_server', ps_shard_bytes=20000)
+    text = _cluster(servers, 3, 'parameter_server', ps_shard_bytes=20000)
+    shares = re.search(r'on each server: ([\d.]+), ([\d.]+)\n', text)
+    one, other = map(float, shares.groups())
+    assert 0.8 < one / other < 1.25
     _check(servers, halfway, 3)
     _alone(servers, 3)
     _check(servers, wanted, 6)
@@ -110,13 +113,13 @@ def test_inference_and_evaluation(tmp_path):
     told = settings | {'eval': True, 'train_dir': str(tmp_path)}
     alone = kbench.run(**told).evaluation
     mode = {'variable_update': 'distributed_replicated'}
-    text = _launch(2, 1, told | mode)
+    text, _ = _launch(2, 1, told | mode)
     counted = re.search(r'@ 1 = (\S+) .*\[(\d+) examples\]', text)
     assert float(counted.group(1)) == pytest.approx(alone.top_1, abs=1e-4)
     assert int(counted.group(2)) == alone.num_images
     # Synthetic images are the same however they are cut.
     told = _SETTINGS | {'forward_only': True, 'num_batches': 3}
     alone = kbench.run(**told, batch_size=4).losses[-1]
-    text = _launch(2, 1, told | mode | {'batch_size': 2})
+    text, _ = _launch(2, 1, told | mode | {'batch_size': 2})
     shown = re.search(r'\n\[worker 0\] 1\timages.*\t(\S+)\n', text)
     assert float(shown.group(1)) == pytest.approx(alone, abs=6e-4)
