@@ -229,6 +229,14 @@ def _float(image):
     return tf.constant(image.astype(np.float32))
 
 
+def _planes(image):
+    return tf.transpose(tf.reshape(_float(image), [-1, 3]))
+
+
+def _image(planes, shape):
+    return planes.numpy().T.reshape(shape)
+
+
 @pytest.mark.parametrize(
     ('turns', 'factor'), [(0, 1), (0.2, 0.5), (-0.2, 1.5), (0.07, 1.2)]
 )
@@ -237,10 +245,10 @@ def test_hue_and_saturation_agree_with_colorsys(turns, factor):
     image[0, 0] = 0
     image[0, 1] = 128
     found = colors.turn_in_hsv(
-        _float(image), tf.constant(float(turns)), tf.constant(float(factor))
+        _planes(image), tf.constant(float(turns)), tf.constant(float(factor))
     )
     np.testing.assert_allclose(
-        found,
+        _image(found, image.shape),
         _hsv_reference(image, turns, factor),
         atol=5e-3,
     )
@@ -261,9 +269,9 @@ def test_yiq_agrees_with_numpy(angle, factor):
     yiq = np.stack([y, chroma.real, chroma.imag], -1)
     expected = yiq @ np.linalg.inv(to_yiq).T
     found = colors.turn_in_yiq(
-        _float(image), tf.constant(float(angle)), tf.constant(float(factor))
+        _planes(image), tf.constant(float(angle)), tf.constant(float(factor))
     )
-    np.testing.assert_allclose(found, expected, atol=1e-2)
+    np.testing.assert_allclose(_image(found, image.shape), expected, atol=1e-2)
 
 
 @pytest.mark.parametrize('position', [0, 1])
@@ -280,11 +288,11 @@ def test_the_order_of_the_colours(position, yiq):
         if not yiq:
             return _hsv_reference(pixels, 0.2 * hue, saturation)
         turned = colors.turn_in_yiq(
-            _float(pixels),
+            _planes(pixels),
             tf.constant(0.2 * math.pi * hue, tf.float32),
             tf.constant(saturation),
         )
-        return turned.numpy()
+        return _image(turned, pixels.shape)
 
     def stretch(pixels):
         mean = pixels.mean((0, 1), keepdims=True)

@@ -99,29 +99,30 @@ def _make_distortion(
     def distort(image, changes):
         brightness, saturation, contrast, hue = tf.unstack(changes)
 
-        def turn(pixels):
+        def turn(planes):
             if yiq:
-                return turn_in_yiq(pixels, MAX_YIQ_ANGLE * hue, saturation)
-            return turn_in_hsv(pixels, MAX_HUE_TURNS * hue, saturation)
+                return turn_in_yiq(planes, MAX_YIQ_ANGLE * hue, saturation)
+            return turn_in_hsv(planes, MAX_HUE_TURNS * hue, saturation)
 
-        def stretch(pixels):
-            means = _channel_means(pixels)
-            return (pixels - means) * contrast + means
+        def stretch(planes):
+            means = _means(planes)
+            return (planes - means) * contrast + means
 
-        image += brightness
+        # XLA vectorizes over the pixels of a colour, not over triples.
+        planes = tf.transpose(tf.reshape(image, [-1, 3])) + brightness
         first, second = (turn, stretch) if contrast_last else (stretch, turn)
-        image = tf.clip_by_value(second(first(image)), 0.0, 255.0)
-        return image if dtype is None else normalize(image, dtype)
+        planes = tf.clip_by_value(second(first(planes)), 0.0, 255.0)
+        if dtype is not None:
+            planes = normalize(planes, dtype)
+        return tf.reshape(tf.transpose(planes), image.shape)
 
     return distort
 
 
-def _channel_means(pixels: tf.Tensor) -> tf.Tensor:
-    """The mean of each channel; XLA sums rows by a product much faster."""
-    height, width, channels = pixels.shape
-    rows = tf.reshape(pixels, [height, width * channels])
-    sums = tf.reshape(tf.ones([1, height]) @ rows, [width, channels])
-    return tf.reduce_sum(sums, axis=0) * (1 / (height * width))
+def _means(planes: tf.Tensor) -> tf.Tensor:
+    """The mean of each colour, (3, 1): XLA sums faster by a product."""
+    count = planes.shape[1]
+    return planes @ tf.ones([count, 1]) * (1 / count)
 
 
 def _spread(draw: tf.Tensor, low: float, high: float) -> tf.Tensor:
@@ -129,7 +130,7 @@ def _spread(draw: tf.Tensor, low: float, high: float) -> tf.Tensor:
 
 
 def turn_in_hsv(
-    image: tf.Tensor, turns: tf.Tensor, factor: tf.Tensor
+    planes: tf.Tensor, turns: tf.Tensor, factor: tf.Tensor
 ) -> tf.Tensor:
     """Multiplies the saturation, at most up to 1, then turns the hue.
 
@@ -139,11 +140,11 @@ def turn_in_hsv(
     (Smith 1978 in its closed form).
 
     Args:
-        image: float32 (h, w, 3).
+        planes: float32 (3, pixels): red, green, blue.
         turns: by how much of the circle the hue turns, -1..1.
         factor: of the saturation.
     """
-    red, green, blue = tf.unstack(image, axis=-1)
+    red, green, blue = tf.unstack(planes)
     value = tf.maximum(tf.maximum(red, green), blue)
     chroma = value - tf.minimum(tf.minimum(red, green), blue)
     inverse = tf.where(chroma > 0, 1.0 / chroma, 0.0)
@@ -158,27 +159,26 @@ def turn_in_hsv(
     )
     # A pixel below black has no saturation.
     chroma = tf.maximum(tf.minimum(value, chroma * factor), 0.0)
-    k = tf.constant([5.0, 3.0, 1.0], shape=[3, 1, 1]) + (sextant + 6.0 * turns)
-    k -= 6.0 * tf.floor(k * (1 / 6))
-    share = tf.maximum(tf.minimum(tf.minimum(k, 4.0 - k), 1.0), 0.0)
-    # Colour by colour until here: XLA vectorizes that, and not triples.
-    planes = tf.reshape(value - chroma * share, [3, -1])
-    return tf.reshape(tf.transpose(planes), tf.shape(image))
+    colors = []
+    for n in (5.0, 3.0, 1.0):
+        k = sextant + (n + 6.0 * turns)
+        k -= 6.0 * tf.floor(k * (1 / 6))
+        share = tf.maximum(tf.minimum(tf.minimum(k, 4.0 - k), 1.0), 0.0)
+        colors.append(value - chroma * share)
+    return tf.stack(colors)
 
 
 def turn_in_yiq(
-    image: tf.Tensor, angle: tf.Tensor, factor: tf.Tensor
+    planes: tf.Tensor, angle: tf.Tensor, factor: tf.Tensor
 ) -> tf.Tensor:
     """Turns and scales the chroma plane of YIQ: one 3x3 product per pixel.
 
     Args:
-        image: float32 (h, w, 3).
+        planes: float32 (3, pixels): red, green, blue.
         angle: in radians.
         factor: of the saturation.
     """
     cos, sin = factor * tf.cos(angle), factor * tf.sin(angle)
     turn = tf.stack([[1.0, 0.0, 0.0], [0.0, cos, -sin], [0.0, sin, cos]])
     matrix = tf.constant(_YIQ_TO_RGB) @ turn @ tf.constant(_RGB_TO_YIQ)
-    pixels = tf.reshape(image, [-1, 3])
-    turned = tf.matmul(pixels, matrix, transpose_b=True)
-    return tf.reshape(turned, tf.shape(image))
+    return matrix @ planes
