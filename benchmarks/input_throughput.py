@@ -94,6 +94,8 @@ def _import_kbench() -> None:
     from kbench import runtime
 
     runtime.import_tensorflow({})
+    # As --benchmark_input has it, and training on a GPU.
+    runtime.set_threads(1, 0)
     import kbench.input  # noqa: F401
 
 

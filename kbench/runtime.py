@@ -179,8 +179,16 @@ def stopping_on_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def set_threads(intra_op: int | None, inter_op: int) -> None:
+def set_threads(
+    intra_op: int | None, inter_op: int, automatic: int = 0
+) -> None:
     """Sets the sizes of TensorFlow's thread pools; 0 leaves the choice to it.
+
+    Args:
+        intra_op: threads within an operation; None = `automatic`, unless
+            TensorFlow runs already.
+        inter_op: threads across operations.
+        automatic: what suits the run.
 
     Raises:
         UserError: TensorFlow runs already, with other sizes.
@@ -191,7 +199,7 @@ def set_threads(intra_op: int | None, inter_op: int) -> None:
     for name, wanted, get, put in (
         (
             'num_intra_threads',
-            intra_op or 0,
+            automatic if intra_op is None else intra_op,
             threading.get_intra_op_parallelism_threads,
             threading.set_intra_op_parallelism_threads,
         ),
@@ -207,6 +215,8 @@ def set_threads(intra_op: int | None, inter_op: int) -> None:
         try:
             put(wanted)
         except RuntimeError:
+            if name == 'num_intra_threads' and intra_op is None:
+                continue
             raise errors.UserError(
                 f'--{name}={wanted} comes too late: TensorFlow runs in this '
                 f'process already, with {get()}'

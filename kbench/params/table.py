@@ -386,7 +386,8 @@ _GROUPS = {
         _int(
             'num_intra_threads',
             None,
-            'Threads within an operation; unset or 0: the runtime chooses.',
+            'Threads within an operation; 0: the runtime chooses. Unset: 1 '
+            'where the host does nothing but read images, else 0.',
         ),
         _int(
             'num_inter_threads',
