@@ -155,9 +155,7 @@ def _only_reads(params: params_lib.Params) -> bool:
     """
     if params.benchmark_input:
         return True
-    keeps_variables = params.variable_update == 'parameter_server' and (
-        params.local_parameter_device == 'cpu'
-    )
+    keeps_variables = params.local_parameter_device == 'cpu'
     adds = 'cpu' in (params.all_reduce_spec or '')
     on_gpu = params.device != 'cpu' and tf.config.list_physical_devices('GPU')
     return bool(on_gpu) and not keeps_variables and not adds
