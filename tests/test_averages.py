@@ -202,7 +202,7 @@ def test_one_missing_average_is_named(trained, tmp_path):
             train_dir=str(tmp_path),
             moving_average_decay=0.9,
         )
-    assert str(caught.value).endswith(f'it lacks {name}')
+    assert f'it lacks {name} (16,)' in str(caught.value)
 
 
 def test_averages_may_end(trained, tmp_path, capsys):
