@@ -53,20 +53,23 @@ class Evaluations:
             self._writer = summaries.Writer(directory)
 
     def _create(self):
-        program = self._training.program
-        if self._training.averages is None:
+        program, averaged = self._training.program, self._training.averages
+        if averaged is None:
             return evaluator.Evaluator(program, 'validation')
-        # Whole ones, where parameter servers hold them in pieces.
-        named = self._training.variables()
 
         def average_of(weights):
-            return [named[averages.average_name(one.path)] for one in weights]
+            return [
+                averaged.variables[averages.average_name(one.path)]
+                for one in weights
+            ]
 
+        # Of pieces, where weights are divided.
+        state = self._training.state
         return evaluator.Evaluator(
             program,
             'validation',
-            average_of(program.model.trainable_weights),
-            average_of(program.model.non_trainable_weights),
+            average_of(state.weights),
+            average_of(state.states),
         )
 
     def start(self, num_steps: int) -> None:
