@@ -78,17 +78,6 @@ def _timed(timed: Any) -> dict[str, Any]:
     }
 
 
-def _mode(params: params_lib.Params) -> str:
-    for mode, chosen in (
-        ('input', params.benchmark_input),
-        ('evaluation', params.eval),
-        ('forward-only', params.forward_only),
-    ):
-        if chosen:
-            return mode
-    return 'training'
-
-
 def _evaluation(result: Any) -> dict[str, Any] | None:
     evaluation = getattr(result, 'evaluation', None)
     return None if evaluation is None else dataclasses.asdict(evaluation)
@@ -118,7 +107,7 @@ def make(
         'reason': reason,
         'started': started.isoformat(timespec='milliseconds'),
         'ended': ended.isoformat(timespec='milliseconds'),
-        'mode': _mode(params),
+        'mode': params_lib.mode(params),
         'images_per_sec': getattr(result, 'images_per_sec', None),
         'parameters': values,
         'command': [results.without_password(one) for one in sys.argv],

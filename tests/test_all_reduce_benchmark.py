@@ -1,5 +1,6 @@
 """All-reduce measured alone."""
 
+import json
 import subprocess
 import sys
 
@@ -52,14 +53,19 @@ def test_every_algorithm_is_measured_or_refused(capsys):
     assert any(line.startswith('xring\t1\t0.004\t') for line in lines)
 
 
-def test_the_gradients_of_a_model():
+def test_the_gradients_of_a_model(tmp_path):
     found = kbench.run(
         **_SETTINGS,
         model='lenet',
         variable_update='replicated',
         all_reduce_spec='pscpu:32k:xring',
         num_gpus=2,
+        result_storage=str(tmp_path / 'run.json'),
     )
+    record = json.loads((tmp_path / 'run.json').read_text())
+    assert record['mode'] == found.mode == 'all-reduce'
+    # Two devices add: the runtime has as many threads as it likes.
+    assert record['threads']['intra_op'] == 0
     (row,) = found.all_reduce
     assert (row.num_tensors, row.num_bytes) == (8, 4 * 2_172_840)
     assert row.becomes == (

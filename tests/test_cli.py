@@ -64,6 +64,21 @@ REFUSED = [
     (['--num_batches=5', '--num_epochs=1'], ['--num_batches', '--num_epochs']),
     (['--eval'], ['--eval', '--train_dir']),
     (['--eval', '--forward_only', '--train_dir=x'], ['--forward_only']),
+    (
+        ['--eval', '--benchmark_input', '--train_dir=x', '--data_name=digits'],
+        ['--benchmark_input and --eval exclude each other'],
+    ),
+    (
+        ['--benchmark_input', '--data_name=digits', '--export=x'],
+        ['--export=x', '--benchmark_input'],
+    ),
+    (
+        [
+            *('--benchmark_all_reduce', '--variable_update=replicated'),
+            '--trace_file=x.json',
+        ],
+        ['--trace_file', '--benchmark_all_reduce'],
+    ),
     (['--use_fp16', '--compute_dtype=bfloat16'], ['--use_fp16', 'bfloat16']),
     (['--fp16_loss_scale=8'], ['--fp16_loss_scale', '--use_fp16']),
     (['--num_epochs_per_decay=2'], ['--learning_rate_decay_factor']),
@@ -361,11 +376,17 @@ def test_the_models_are_listed():
     assert {'vgg16', 'nasnetlarge'} <= {row['name'] for row in rows}
 
 
-def test_the_input_is_measured(trained):
+def test_the_input_is_measured(trained, tmp_path):
+    record = tmp_path / 'run.json'
     done = kbench(
-        '--model=lenet', f'--data_dir={trained[0]}', '--benchmark_input'
+        *('--model=lenet', f'--data_dir={trained[0]}', '--benchmark_input'),
+        f'--result_storage={record}',
     )
     assert done.returncode == 0, done.stderr
+    found = json.loads(record.read_text())
+    assert found['mode'] == 'input'
+    # One thread a picture, where nothing else is computed.
+    assert found['threads'] == {'intra_op': 1, 'inter_op': 0}
     shares = re.findall(r'^[\w ]+\t(\d+\.\d) %$', done.stdout, re.M)
     assert len(shares) == 4 and 99 < sum(map(float, shares)) < 101
     assert re.search(r'^total images/sec: \d+\.\d\d$', done.stdout, re.M)

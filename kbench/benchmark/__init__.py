@@ -13,6 +13,14 @@ from kbench.benchmark.result import Result
 
 __all__ = ['Result', 'run']
 
+_RUNS = {
+    'input': inputs.run,
+    'all-reduce': all_reduce.run,
+    'evaluation': evaluation.run,
+    'forward-only': forward.run,
+    'training': training.run,
+}
+
 _log = logging.getLogger('kbench')
 
 
@@ -44,15 +52,7 @@ def run(
     if params.list_weight_decay:
         _list_weight_decay(program)
         return None
-    if params.benchmark_input:
-        return inputs.run(program)
-    if params.benchmark_all_reduce:
-        return all_reduce.run(program)
-    if params.eval:
-        return evaluation.run(program)
-    if params.forward_only:
-        return forward.run(program)
-    return training.run(program)
+    return _RUNS[params_lib.mode(params)](program)
 
 
 def _list_weight_decay(program: program_lib.Program) -> None:

@@ -307,9 +307,8 @@ def _all_devices(replicas: strategies.Replicas) -> list[str]:
 
 def _precision_text(program: Program) -> str:
     text, params = program.precision.policy, program.params
-    if program.precision.can_overflow and not (
-        params.eval or params.forward_only
-    ):
+    trains = params_lib.mode(params) == 'training'
+    if program.precision.can_overflow and trains:
         kind = 'dynamic' if params.fp16_enable_auto_loss_scale else 'fixed'
         text += f', {kind} loss scale {loss_scale(program):g}'
     return text

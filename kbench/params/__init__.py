@@ -9,6 +9,7 @@ from typing import Any
 
 from kbench.params import checks, outputs, table
 from kbench.params.checks import ParamsError, parse_piecewise
+from kbench.params.modes import mode
 
 __all__ = [
     'Params',
@@ -19,6 +20,7 @@ __all__ = [
     'is_real_data',
     'load_params',
     'make_params',
+    'mode',
     'parse_piecewise',
     'save_params',
     'set_to_ignored',

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from kbench import errors
-from kbench.params import outputs, restores, table
+from kbench.params import modes, outputs, restores, table
 
 
 class ParamsError(errors.UserError):
@@ -244,8 +244,9 @@ def _length_is_one(p: Any) -> str | None:
 
 
 def _mode_is_one(p: Any) -> str | None:
-    if p.eval and p.forward_only:
-        return '--eval and --forward_only exclude each other'
+    chosen = modes.flags(p)
+    if len(chosen) > 1:
+        return f'{shown(chosen[0])} and {shown(chosen[1])} exclude each other'
     if p.forward_only and p.num_grad_accumulation > 1:
         return '--num_grad_accumulation needs training, not --forward_only'
     if p.gradient_clip is not None and p.gradient_clip_norm is not None:
@@ -286,11 +287,6 @@ def _all_reduce_can_be_measured(p: Any) -> str | None:
             f'--variable_update={p.variable_update}: legal are '
             f'{", ".join(table.ALL_REDUCE)}'
         )
-    for name in ('eval', 'forward_only', 'benchmark_input'):
-        if getattr(p, name):
-            return (
-                f'--benchmark_all_reduce and {shown(name)} exclude each other'
-            )
     return None
 
 

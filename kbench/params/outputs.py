@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from kbench.params import modes
+
 
 def _record_has_a_place(p: Any) -> str | None:
     place = p.result_storage
@@ -25,13 +27,13 @@ PROFILES = ('trace_file', 'tfprof_file', 'graph_file')
 
 
 def _profiles_are_of_steps(p: Any) -> str | None:
-    for other in ('eval', 'benchmark_input'):
-        for name in PROFILES:
-            if getattr(p, other) and getattr(p, name) is not None:
-                return (
-                    f'--{name} is of the steps of a training or of '
-                    f'--forward_only: it excludes --{other}'
-                )
+    other = modes.excluded(p, 'forward_only')
+    for name in PROFILES:
+        if other and getattr(p, name) is not None:
+            return (
+                f'--{name} is of the steps of a training or of '
+                f'--forward_only: it excludes --{other}'
+            )
     return None
 
 
@@ -55,9 +57,9 @@ def _evaluation_is_during_training(p: Any) -> str | None:
     during = [name for name in _DURING if getattr(p, name) is not None]
     if len(during) == 2:
         return f'--{during[0]} and --{during[1]} exclude each other'
-    for name in ('eval', 'forward_only', 'benchmark_input'):
-        if during and getattr(p, name):
-            return f'--{during[0]} needs a training: it excludes --{name}'
+    other = modes.excluded(p)
+    if during and other:
+        return f'--{during[0]} needs a training: it excludes --{other}'
     if during and p.data_dir is None and p.data_name != 'digits':
         return f'--{during[0]} needs real data: set --data_dir'
     if p.stop_at_top_1_accuracy is not None and not during:
@@ -90,9 +92,9 @@ def _evaluator_has_a_training(p: Any) -> str | None:
 
 
 def _export_has_weights(p: Any) -> str | None:
-    for other in ('forward_only', 'benchmark_input'):
-        if p.export is not None and getattr(p, other):
-            return f'--export={p.export} excludes --{other}: nothing is trained'
+    other = modes.excluded(p, 'eval')
+    if p.export is not None and other:
+        return f'--export={p.export} excludes --{other}: nothing is trained'
     return None
 
 
