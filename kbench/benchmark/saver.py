@@ -56,7 +56,7 @@ class Saver:
         directory = training.program.params.train_dir
         if self._writer is None or checkpoints.latest(directory) is not None:
             return
-        values = self._writer.copy(training.take)
+        values = training.take()
         self._writer.finish(values, int(values[state_lib.STEP]))
         self._saved_at = training.steps_seen
 
@@ -136,7 +136,7 @@ class Saver:
         self.flush()
         steps_seen = training.steps_seen
         if self._saved_at != steps_seen or not self._writer.last_is_there:
-            values = self._writer.copy(training.take)
+            values = training.take()
             self._writer.finish(
                 values, int(values[state_lib.STEP]), self._check(steps_seen)
             )

@@ -119,7 +119,7 @@ def _report(training, record, watch, batches, saver) -> None:
         data_lib.report_input(program, record, batches)
         _report_trouble(record, watch, training.recoveries > 0)
         _tell_local_figure(program, record)
-    if saver.times is not None:
+    if saver.times is not None and saver.times.write_sec:
         _log.info('%s', saver.times)
 
 

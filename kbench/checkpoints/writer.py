@@ -13,7 +13,9 @@ Values = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class SaveTimes:
-    """What the checkpoints of a run cost.
+    """What the checkpoints cost that were written beside the steps.
+
+    Those before the first step and after the last one are not among them.
 
     Attributes:
         copy_sec: how long the steps stood still for each copy.
@@ -31,11 +33,13 @@ class SaveTimes:
         def mean_ms(seconds):
             return 1e3 * sum(seconds) / max(1, len(seconds))
 
+        count = len(self.write_sec)
         return (
-            f'{len(self.write_sec)} checkpoints: the steps stood still for '
-            f'{mean_ms(self.copy_sec):.1f} ms each; writing took '
-            f'{mean_ms(self.write_sec):.1f} ms each beside them, and '
-            f'{1e3 * self.wait_sec:.1f} ms in all were spent waiting for it'
+            f'{count} checkpoint{"s" if count > 1 else ""} in the middle of '
+            f'the run: the steps stood still for {mean_ms(self.copy_sec):.1f} '
+            f'ms each; writing took {mean_ms(self.write_sec):.1f} ms each '
+            f'beside them, and {1e3 * self.wait_sec:.1f} ms in all were spent '
+            'waiting for it'
         )
 
 
@@ -119,7 +123,7 @@ class Writer:
             CheckpointError: the one before could not be written.
         """
         self.wait()
-        self._job = self._pool.submit(self._run, values, step, check)
+        self._job = self._pool.submit(self._run_beside, values, step, check)
 
     def finish(
         self,
@@ -137,8 +141,14 @@ class Writer:
         if failure is not None:
             raise failure
 
-    def _run(self, values, step, check):
+    def _run_beside(self, values, step, check):
         start = time.perf_counter()
+        failure = self._run(values, step, check)
+        if failure is None:
+            self._write_sec.append(time.perf_counter() - start)
+        return failure
+
+    def _run(self, values, step, check):
         self.last_is_there = False
         if check is not None:
             check(values)
@@ -149,7 +159,6 @@ class Writer:
             if self._warn is None:
                 raise
             return error
-        self._write_sec.append(time.perf_counter() - start)
         self.last_is_there = True
         return None
 
