@@ -41,19 +41,6 @@ def small_size(spec):
 
 
 @contextlib.contextmanager
-def policy(name='float32', data_format='channels_last'):
-    """Keras's dtype policy and data format for a while."""
-    old = keras.config.dtype_policy(), keras.config.image_data_format()
-    keras.config.set_dtype_policy(name)
-    keras.config.set_image_data_format(data_format)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(old[0])
-        keras.config.set_image_data_format(old[1])
-
-
-@contextlib.contextmanager
 def without_random_weights():
     """Weights start at zero: for tests that only look at shapes."""
     old = layer_types.make_initializer

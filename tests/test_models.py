@@ -43,12 +43,12 @@ def test_row_agrees_with_golden_numbers(spec):
 @pytest.mark.parametrize('spec', models.list_specs(), ids=model_helpers.spec_id)
 def test_exact_counts_in_both_layouts(spec):
     """One class count in each layout: building in NCHW is shown, too."""
-    layouts = ('channels_last', 'channels_first')
+    layouts = ('NHWC', 'NCHW')
     for num_classes, data_format in zip(
         _CLASSES[spec.dataset], layouts, strict=True
     ):
         with (
-            model_helpers.policy(data_format=data_format),
+            models.keras_config(data_format=data_format),
             model_helpers.without_random_weights(),
         ):
             model = models.create_model(spec, num_classes)

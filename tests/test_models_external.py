@@ -60,7 +60,7 @@ def test_fused_batch_norms_leave_the_outputs_equal(training):
 )
 def test_keras_model_trains_on_two_replicas(name, policy):
     spec = models.get_spec(name)
-    with model_helpers.policy(policy):
+    with models.keras_config(policy):
         model, losses, missing = model_helpers.train_on_two_replicas(spec)
     assert not missing
     assert np.isfinite(losses).all()
@@ -118,7 +118,7 @@ def user_module(tmp_path, monkeypatch):
 @pytest.mark.parametrize('function', ['tiny', 'whole'])
 def test_a_users_function(user_module, function):
     spec = models.get_spec(f'{user_module}:{function}')
-    with model_helpers.policy('mixed_bfloat16'):
+    with models.keras_config('mixed_bfloat16'):
         model = models.create_model(spec, 10, 8)
         images, labels = model_helpers.random_batch(spec, 8, 2)
         total, grads, _ = model_helpers.gradients(model, spec, images, labels)

@@ -8,7 +8,6 @@ import functools
 import re
 
 import keras
-import model_helpers
 import numpy as np
 import pytest
 import skimage.data
@@ -277,7 +276,7 @@ def _logits(model, images, training):
 
 def _in_float64(create, reference, images):
     """Logits of the same network and weights, trained in float64."""
-    with model_helpers.policy('float64'):
+    with models.keras_config('float64'):
         exact = create()
     _without_dropout(exact)
     for mine, theirs in zip(exact.weights, reference.weights, strict=True):

@@ -1,11 +1,11 @@
 """The layers beneath the models, against plain NumPy."""
 
 import keras
-import model_helpers
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from kbench import models
 from kbench.models import batch_norm, layer_types, layers
 
 
@@ -61,7 +61,7 @@ def test_batch_norm_gradient_in_every_precision(policy, tolerance):
             total, [images, layer.gamma.value, layer.beta.value]
         )
 
-    with model_helpers.policy(policy):
+    with models.keras_config(policy):
         dtype = keras.config.dtype_policy().compute_dtype
         ours = gradients(batch_norm.BatchNorm(0.9, 1e-3, name='bn'), dtype)
     theirs = gradients(keras.layers.BatchNormalization(epsilon=1e-3), 'float32')
@@ -119,7 +119,7 @@ def test_subsample_takes_every_second_pixel(size, shift):
 
 def test_flatten_keeps_its_order_in_both_layouts():
     x = _random((2, 3, 4, 5))
-    with model_helpers.policy(data_format='channels_first'):
+    with models.keras_config(data_format='NCHW'):
         inputs = keras.Input((5, 3, 4))
         model = keras.Model(inputs, layers.flatten(inputs))
     y = model(x.transpose(0, 3, 1, 2))

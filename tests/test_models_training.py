@@ -61,7 +61,7 @@ def test_rows_at_299_pixels_are_the_networks_of_224():
 
 @pytest.mark.parametrize(('spec', 'policy'), list(_cases()))
 def test_two_steps_on_two_replicas(spec, policy):
-    with model_helpers.policy(policy):
+    with models.keras_config(policy):
         model, losses, missing = model_helpers.train_on_two_replicas(spec)
     assert not missing
     assert len(losses) == 2
@@ -77,7 +77,7 @@ def test_two_steps_on_two_replicas(spec, policy):
 @pytest.mark.parametrize('name', ['resnet20', 'lenet'])
 def test_float16_has_finite_gradients(name, policy):
     spec = models.get_spec(name, 'cifar10')
-    with model_helpers.policy(policy):
+    with models.keras_config(policy):
         size = model_helpers.small_size(spec)
         model = models.create_model(spec, 10, size)
         images, labels = model_helpers.random_batch(spec, size, 2)

@@ -264,12 +264,8 @@ def test_stop_on_nan_raises(loss):
 
 @pytest.mark.parametrize('policy', ('mixed_float16', 'float16'))
 def test_what_stays_float32_in_float16(policy):
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(policy)
-    try:
+    with models.keras_config(policy):
         model = models.create_model(models.get_spec('resnet20'), 10)
-    finally:
-        keras.config.set_dtype_policy(before)
     kinds = {}
     for weight in model.weights:
         kinds.setdefault(weight.path.rpartition('/')[2], set()).add(
@@ -288,12 +284,8 @@ def test_what_stays_float32_in_float16(policy):
 def test_the_global_mean_sums_in_float32(dtype, value):
     """4,096 x 2,000 overflows float16; bfloat16 counts by ones to 256."""
     images = keras.Input((64, 64, 2), dtype=dtype)
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(dtype)
-    try:
+    with models.keras_config(dtype):
         model = keras.Model(images, layers.global_mean(images))
-    finally:
-        keras.config.set_dtype_policy(before)
     found = model(tf.fill([1, 64, 64, 2], tf.constant(value, dtype)))
     assert found.dtype == dtype
     np.testing.assert_array_equal(found.numpy().astype(float), [[value] * 2])

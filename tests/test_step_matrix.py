@@ -23,7 +23,7 @@ from numerics_helpers import (
     tiny_batch,
 )
 
-from kbench import metrics, precision
+from kbench import metrics, models, precision
 
 NUMBERS = {
     'float32': ('float32', False),
@@ -39,13 +39,9 @@ IMAGES = 8
 @contextlib.contextmanager
 def share_policy(policy):
     """Keras layers of a policy, their weights always the same."""
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(policy)
-    keras.utils.set_random_seed(5)
-    try:
+    with models.keras_config(policy):
+        keras.utils.set_random_seed(5)
         yield
-    finally:
-        keras.config.set_dtype_policy(before)
 
 
 @functools.cache

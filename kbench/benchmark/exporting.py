@@ -45,7 +45,7 @@ def _write(
     # A copy of one process, in the layout that runs everywhere.
     with (
         tf.device('/cpu:0'),
-        program_lib.keras_config(program.precision.policy, 'NHWC'),
+        models.keras_config(program.precision.policy, 'NHWC'),
     ):
         model = models.create_model(program.spec, data.num_classes)
         export.write(

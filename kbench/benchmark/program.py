@@ -197,7 +197,7 @@ def create_program(
         tf.config.experimental.enable_op_determinism()
     with (
         replicas.scope(),
-        keras_config(numbers.policy, data_format),
+        models.keras_config(numbers.policy, data_format),
         reporting.Progress().stage(f'building {spec.name}'),
     ):
         model = models.create_model(spec, data.num_classes)
@@ -228,28 +228,6 @@ def make_forward(program: Program, *, training: bool) -> Callable:
         model.trainable_weights,
         model.non_trainable_weights,
     )
-
-
-class keras_config:
-    """Sets what Keras layers take from the process, for a while."""
-
-    def __init__(self, policy, data_format):
-        self._policy = policy
-        self._format = {'NHWC': 'channels_last', 'NCHW': 'channels_first'}[
-            data_format
-        ]
-
-    def __enter__(self):
-        self._before = (
-            keras.config.dtype_policy(),
-            keras.config.image_data_format(),
-        )
-        keras.config.set_dtype_policy(self._policy)
-        keras.config.set_image_data_format(self._format)
-
-    def __exit__(self, *_):
-        keras.config.set_dtype_policy(self._before[0])
-        keras.config.set_image_data_format(self._before[1])
 
 
 def header(program: Program, mode: str, rate: float | None) -> str:

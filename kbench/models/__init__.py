@@ -20,6 +20,7 @@ __all__ = [
     'create_model',
     'format_table',
     'get_spec',
+    'keras_config',
     'list_specs',
     'seed_generators',
 ]
@@ -127,6 +128,11 @@ def get_spec(name: str, dataset: str = 'imagenet') -> ModelSpec:
             '(--list_models shows them all)'
         )
     return rows.get(dataset) or next(iter(rows.values()))
+
+
+def keras_config(policy: str = 'float32', data_format: str = 'NHWC'):
+    """Sets what Keras layers take; see `build.keras_config`."""
+    return build.keras_config(policy, data_format)
 
 
 def create_model(spec, num_classes: int, image_size: int | None = None):

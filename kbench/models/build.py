@@ -1,8 +1,33 @@
 """Builds a row of the model table, and measures what was built."""
 
+import contextlib
+from collections.abc import Iterator
+
 import keras
 
 from kbench.models.spec import ModelSpec
+
+_DATA_FORMATS = {'NHWC': 'channels_last', 'NCHW': 'channels_first'}
+
+
+@contextlib.contextmanager
+def keras_config(
+    policy: str = 'float32', data_format: str = 'NHWC'
+) -> Iterator[None]:
+    """Sets what Keras layers take from the process, for a while.
+
+    Args:
+        policy: name of Keras's dtype policy.
+        data_format: NHWC or NCHW.
+    """
+    before = keras.config.dtype_policy(), keras.config.image_data_format()
+    keras.config.set_dtype_policy(policy)
+    keras.config.set_image_data_format(_DATA_FORMATS[data_format])
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before[0])
+        keras.config.set_image_data_format(before[1])
 
 
 class Classifier(keras.Model):

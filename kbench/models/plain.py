@@ -3,7 +3,7 @@
 import keras
 
 from kbench import errors
-from kbench.models import batch_norm, layer_types
+from kbench.models import batch_norm, build, layer_types
 
 
 def _activated(layer, x):
@@ -125,6 +125,7 @@ class _Conversion:
         return found
 
 
+@build.keras_config()
 def create_plain(model: keras.Model) -> keras.Model:
     """Makes a classifier of pixels in Keras's own layers, in float32.
 
@@ -139,17 +140,6 @@ def create_plain(model: keras.Model) -> keras.Model:
     Raises:
         UserError: naming a layer that is neither Keras's nor ours.
     """
-    before = keras.config.dtype_policy(), keras.config.image_data_format()
-    keras.config.set_dtype_policy('float32')
-    keras.config.set_image_data_format('channels_last')
-    try:
-        return _create_plain(model)
-    finally:
-        keras.config.set_dtype_policy(before[0])
-        keras.config.set_image_data_format(before[1])
-
-
-def _create_plain(model):
     conversion = _Conversion()
     pixels = keras.Input(model.inputs[0].shape[1:], name='pixels')
     images = keras.layers.Rescaling(1 / 127.5, offset=-1.0)(pixels)
