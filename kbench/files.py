@@ -3,6 +3,15 @@
 import os
 
 
+def sync(path: str) -> None:
+    """Waits until a file or a folder is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def replace(path: str, data: bytes) -> None:
     """Writes a file in one move, and its folder where that is absent.
 

@@ -103,7 +103,9 @@ def test_the_first_names_stand_for_many():
 @pytest.mark.parametrize('damage', ['cut', 'flip', 'gone'])
 def test_damage_is_named(end, damage, tmp_path):
     values = {'big': np.random.default_rng(0).normal(size=5000)}
-    path = checkpoints.save(str(tmp_path), 3, values, keep=5)
+    folder = tmp_path / 'a folder'
+    folder.mkdir()
+    path = checkpoints.save(str(folder), 3, values, keep=5)
     file = f'{path}.{end}'
     with open(file, 'rb') as opened:
         data = bytearray(opened.read())
@@ -113,8 +115,9 @@ def test_damage_is_named(end, damage, tmp_path):
         data[middle] ^= 0xFF
         with open(file, 'wb') as opened:
             opened.write(data[:middle] if damage == 'cut' else data)
-    with pytest.raises(checkpoints.CheckpointError) as caught:
+    with pytest.raises(checkpoints.DamagedError) as caught:
         checkpoints.load(path)
+    assert caught.value.path == path
     assert path in str(caught.value) and '\n' not in str(caught.value)
 
 

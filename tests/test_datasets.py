@@ -51,7 +51,11 @@ def test_shards_are_counted(tmp_path, layout, files):
 def test_the_count_is_kept_beside_the_data(tmp_path):
     helpers.write_tagged(tmp_path, 'train', 5, 1)
     datasets.open_dataset(str(tmp_path), None)
-    assert os.path.exists(tmp_path / tfrecords.INDEX_NAME)
+    index = tmp_path / tfrecords.INDEX_NAME
+    # As readable as what the process writes otherwise: folders are shared.
+    (tmp_path / 'other').write_text('')
+    assert index.stat().st_mode == (tmp_path / 'other').stat().st_mode
+    (tmp_path / 'other').unlink()
     assert datasets.open_dataset(str(tmp_path), None).num_classes == 5
     # A shard that changed is counted again.
     helpers.write_tagged(tmp_path, 'train', 7, 1)

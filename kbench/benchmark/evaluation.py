@@ -142,8 +142,7 @@ def _run_newest(evaluation) -> None:
             evaluation.run()
             return
         except checkpoints.DamagedError as error:
-            path = str(error).partition(' ')[0]
-            if eval_store.modified_at(path) is not None:
+            if eval_store.modified_at(error.path) is not None:
                 raise
     raise errors.UserError(
         'checkpoints go faster than they can be read: raise '

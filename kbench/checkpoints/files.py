@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kbench import errors
+from kbench import errors, files
 
 PREFIX = 'model.ckpt'
 _STEP = re.compile(rf'{re.escape(PREFIX)}-(\d+)\.index$')
@@ -34,7 +34,15 @@ class CheckpointError(errors.UserError):
 
 
 class DamagedError(CheckpointError):
-    """Files that are not what was written."""
+    """Files that are not what was written.
+
+    Attributes:
+        path: the checkpoint.
+    """
+
+    def __init__(self, path: str, reason: str):
+        super().__init__(f'{path} cannot be read: {reason}')
+        self.path = path
 
 
 def all_steps(directory: str) -> list[int]:
@@ -108,14 +116,6 @@ def clean(directory: str) -> None:
             os.remove(file)
 
 
-def _sync(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _link(source: str, target: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.remove(target)
@@ -140,14 +140,14 @@ def _write(path: str, values: Mapping[str, Any]) -> None:
             )
         written = _files(os.path.join(folder, name))
         for file in written:
-            _sync(file)
+            files.sync(file)
         if os.path.exists(f'{path}.index'):
             for file in _files(path):
                 _link(file, f'{path}{_BEFORE}{file.removeprefix(path)}')
         for file in written:
             os.replace(file, os.path.join(directory, os.path.basename(file)))
         with contextlib.suppress(OSError):
-            _sync(directory)
+            files.sync(directory)
         remove(f'{path}{_BEFORE}')
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -232,7 +232,7 @@ def load(path: str) -> dict[str, np.ndarray]:
         IndexError,
         tf.errors.OpError,
     ) as error:
-        raise DamagedError(f'{path} cannot be read: {_reason(error)}') from None
+        raise DamagedError(path, _reason(error)) from None
 
 
 def load_newest(

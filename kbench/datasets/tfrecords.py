@@ -5,16 +5,16 @@ result is kept beside the data, where that folder can be written. Only the
 look at labels imports TensorFlow.
 """
 
+import contextlib
 import json
 import logging
 import os
 import re
 import struct
-import tempfile
 from collections.abc import Iterator
 from concurrent import futures
 
-from kbench import errors
+from kbench import errors, files
 from kbench.datasets import spec
 
 INDEX_NAME = '.kbench_index.json'
@@ -221,7 +221,10 @@ def scan_shards(data_dir: str, shards: list[str]) -> list[dict[str, int]]:
     with futures.ThreadPoolExecutor(8) as pool:
         entries = list(pool.map(entry, shards))
     if new:
-        write_json(os.path.join(data_dir, INDEX_NAME), {**index, **new})
+        data = json.dumps({**index, **new}).encode()
+        # A read-only folder is counted each time.
+        with contextlib.suppress(OSError):
+            files.replace(os.path.join(data_dir, INDEX_NAME), data)
     return entries
 
 
@@ -232,19 +235,6 @@ def _read_index(data_dir: str) -> dict[str, dict[str, int]]:
         return index if isinstance(index, dict) else {}
     except (OSError, ValueError):
         return {}
-
-
-def write_json(path: str, value: object) -> bool:
-    """Writes a file in one piece; False where the folder is read-only."""
-    try:
-        with tempfile.NamedTemporaryFile(
-            'w', dir=os.path.dirname(path), delete=False
-        ) as file:
-            json.dump(value, file)
-        os.replace(file.name, path)
-    except OSError:
-        return False
-    return True
 
 
 def read_metadata(data_dir: str) -> dict:

@@ -11,7 +11,7 @@ import os
 import random
 from collections.abc import Callable
 
-from kbench import errors
+from kbench import errors, files
 from kbench.datasets import spec, tfrecords
 
 # Below this side, in pixels, images are for the CIFAR models.
@@ -149,11 +149,8 @@ def _write_metadata(
         'fingerprint': stamp,
     }
     path = os.path.join(output_dir, tfrecords.METADATA_NAME)
-    with open(path + '.tmp', 'w') as file:
-        json.dump(metadata, file, indent=1)
-    _sync(path + '.tmp')
-    os.replace(path + '.tmp', path)
-    _sync(output_dir)
+    files.replace(path, json.dumps(metadata, indent=1).encode())
+    files.sync(output_dir)
     os.remove(os.path.join(output_dir, _OWNER_NAME))
 
 
@@ -251,18 +248,9 @@ def _write_shard(plan: Plan, items: list[Item], path: str) -> None:
     with tf.io.TFRecordWriter(temporary) as writer:
         for item in items:
             writer.write(_make_example(item, *plan.encode(item)))
-    _sync(temporary)
+    files.sync(temporary)
     os.replace(temporary, path)
-    _sync(os.path.dirname(path))
-
-
-def _sync(path: str) -> None:
-    """Waits until a file or a folder is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    files.sync(os.path.dirname(path))
 
 
 def _make_example(item: Item, encoded: bytes, height: int, width: int) -> bytes:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kbench import files
 from kbench.params import checks, outputs, table
 from kbench.params.checks import ParamsError, parse_piecewise
 from kbench.params.modes import mode
@@ -137,11 +138,8 @@ def save_params(params: Params, directory: str) -> str:
         The path of the file.
     """
     path = os.path.join(directory, FILE_NAME)
-    partial = f'{path}.{os.getpid()}.tmp'
-    with open(partial, 'w', encoding='utf-8') as file:
-        json.dump(dataclasses.asdict(params), file, indent=2, sort_keys=True)
-        file.write('\n')
-    os.replace(partial, path)
+    text = json.dumps(dataclasses.asdict(params), indent=2, sort_keys=True)
+    files.replace(path, f'{text}\n'.encode())
     return path
 
 
