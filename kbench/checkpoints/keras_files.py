@@ -211,7 +211,8 @@ def to_names(
             found[mean] = found[mean] - bias
     restoring.check_places(path, found, found, weights, model)
     return {
-        name: _fitted(array, weights.get(name)) for name, array in found.items()
+        name: restoring.as_matrix(array, weights.get(name))
+        for name, array in found.items()
     }
 
 
@@ -223,10 +224,3 @@ def _renamed(layers, model):
                 for name, arrays in layers.items()
             }
     return layers
-
-
-def _fitted(array, shape):
-    """A 1x1 convolution is the matrix of a classifier."""
-    if shape is not None and len(shape) == 2 and array.ndim == 4:
-        return array.reshape(array.shape[-2:])
-    return array

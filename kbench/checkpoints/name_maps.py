@@ -251,18 +251,13 @@ def translate(
     _join_classifiers(found)
     restoring.check_places(path, mapped & found.keys(), found, weights, model)
     found = {
-        name: _fitted(name, value, weights) for name, value in found.items()
+        name: restoring.as_matrix(
+            value, weights.get(name.removesuffix(AVERAGE))
+        )
+        for name, value in found.items()
     }
     notes += _reorder_rows(path, found, weights, data_format)
     return Translated(found, notes)
-
-
-def _fitted(name, value, weights):
-    """A 1x1 convolution is the matrix of a classifier."""
-    shape = weights.get(name.removesuffix(AVERAGE))
-    if shape is not None and len(shape) == 2 and value.ndim == 4:
-        return value.reshape(value.shape[-2:])
-    return value
 
 
 def _join_classifiers(found):

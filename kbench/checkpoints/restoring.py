@@ -96,6 +96,18 @@ def check_places(
         )
 
 
+def as_matrix(array: np.ndarray, shape: Sequence[int] | None) -> np.ndarray:
+    """A 1x1 convolution of another program as the matrix of a classifier.
+
+    Args:
+        array: a weight.
+        shape: that it has here; None: it has no place here.
+    """
+    if shape is not None and len(shape) == 2 and array.ndim == 4:
+        return array.reshape(array.shape[-2:])
+    return array
+
+
 def rename(
     values: Mapping[str, np.ndarray], scopes: str
 ) -> tuple[dict[str, np.ndarray], int]:
