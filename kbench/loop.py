@@ -156,7 +156,11 @@ class Record:
 
     def add(self, finished: FinishedStep) -> None:
         """Takes in one step."""
-        self.metrics.append(finished.metrics)
+        vector = finished.metrics
+        if len(vector) > metrics.NUM_COLUMNS:
+            # Histograms follow, which a long run cannot keep.
+            vector = vector[: metrics.NUM_COLUMNS].copy()
+        self.metrics.append(vector)
         self.step_times_sec.append(finished.time_sec)
         self.input_wait_sec.append(finished.input_wait_sec)
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 # the gradients were finite, the loss scale of the step, and the global norm
 # of the gradients before clipping (NaN where it is not measured).
 LOSS, TOP_1, TOP_5, FINITE, LOSS_SCALE, GRADIENT_NORM = range(6)
+NUM_COLUMNS = GRADIENT_NORM + 1
 
 
 def vector(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbench import metrics
+from kbench import loop, metrics
 
 NAN = np.nan
 
@@ -51,3 +51,15 @@ def test_columns_are_distinct():
         metrics.GRADIENT_NORM,
     )
     assert columns == tuple(range(6))
+
+
+def test_a_record_keeps_the_columns_and_no_histograms():
+    record = loop.Record(images_per_step=8)
+    wide = np.arange(1000, dtype=np.float32)
+    record.add(loop.FinishedStep(wide, 0.5, 0.1))
+    narrow = np.arange(3, dtype=np.float32)
+    record.add(loop.FinishedStep(narrow, 0.5, 0.1))
+    np.testing.assert_array_equal(record.metrics[0], np.arange(6))
+    # A view would keep the whole alive.
+    assert record.metrics[0].base is None
+    assert record.metrics[1] is narrow

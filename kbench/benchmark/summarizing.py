@@ -16,8 +16,6 @@ from kbench.params import table
 
 _log = logging.getLogger('kbench')
 
-# Columns of the metrics of a step; histograms follow.
-_NUM_METRICS = metrics.GRADIENT_NORM + 1
 _TAGS = {
     'loss/total': metrics.LOSS,
     'accuracy/top_1': metrics.TOP_1,
@@ -133,11 +131,11 @@ class _Written(Summaries):
         if self._writer is None or not self._is_due(number):
             return
         self._writer.scalars(number, self._scalars(number, finished))
-        end = _NUM_METRICS + len(self._tags) * summaries.HISTOGRAM_SIZE
-        if self._tags and len(finished.metrics) >= end:
-            self._writer.histograms(
-                number, self._tags, finished.metrics[_NUM_METRICS:end]
-            )
+        # Histograms follow the metrics.
+        numbers = finished.metrics[metrics.NUM_COLUMNS :]
+        size = len(self._tags) * summaries.HISTOGRAM_SIZE
+        if self._tags and len(numbers) >= size:
+            self._writer.histograms(number, self._tags, numbers[:size])
         pixels = self._images.pop(number, None)
         if pixels is not None:
             self._writer.images(number, 'inputs', pixels)
