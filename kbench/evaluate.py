@@ -31,9 +31,22 @@ class Evaluation:
 
 
 class Infer:
-    """Inference of one replica, from `make_infer`."""
+    """Inference of one replica.
 
-    def __init__(self, forward, prepare, weights, states):
+    Args:
+        forward: from `train.make_forward`, not in training.
+        prepare: images and labels as they come to what the model takes.
+        weights: trainable variables, or what stands for them.
+        states: the other weights, likewise.
+    """
+
+    def __init__(
+        self,
+        forward: Callable,
+        prepare: Callable,
+        weights: Sequence[Any],
+        states: Sequence[Any],
+    ):
         self._forward, self._prepare = forward, prepare
         self._weights, self._states = list(weights), list(states)
 
@@ -61,27 +74,6 @@ class Infer:
         return outputs, labels
 
 
-def make_infer(
-    forward: Callable,
-    *,
-    prepare: Callable,
-    weights: Sequence[Any],
-    states: Sequence[Any],
-) -> Infer:
-    """Makes inference of one replica.
-
-    Args:
-        forward: from `train.make_forward`, not in training.
-        prepare: images and labels as they come to what the model takes.
-        weights: trainable variables, or what stands for them.
-        states: the other weights, likewise.
-
-    Returns:
-        `infer(images, labels)` to the model's outputs and the labels.
-    """
-    return Infer(forward, prepare, weights, states)
-
-
 def make_eval_step(
     replicas: Any, infer: Callable
 ) -> Callable[[tuple], tf.Tensor]:
@@ -89,7 +81,7 @@ def make_eval_step(
 
     Args:
         replicas: a `strategies.Replicas`.
-        infer: from `make_infer`.
+        infer: an `Infer`.
 
     Returns:
         A tf.function of (images, labels, counts) per replica to float32
@@ -125,7 +117,7 @@ def make_forward_step(
 
     Args:
         replicas: a `strategies.Replicas`.
-        infer: from `make_infer`.
+        infer: an `Infer`.
         measure: outputs and labels to a float32 vector.
 
     Returns:

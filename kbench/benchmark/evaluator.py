@@ -18,7 +18,7 @@ def make_infer(
     program: program_lib.Program,
     weights: Sequence[Any] | None = None,
     states: Sequence[Any] | None = None,
-):
+) -> evaluate.Infer:
     """Makes inference of one replica.
 
     Args:
@@ -27,11 +27,11 @@ def make_infer(
         states: in place of its others.
     """
     model = program.model
-    return evaluate.make_infer(
+    return evaluate.Infer(
         program_lib.make_forward(program, training=False),
-        prepare=data_lib.make_prepare(program),
-        weights=weights or shards.expand(model.trainable_weights),
-        states=states or shards.expand(model.non_trainable_weights),
+        data_lib.make_prepare(program),
+        weights or shards.expand(model.trainable_weights),
+        states or shards.expand(model.non_trainable_weights),
     )
 
 

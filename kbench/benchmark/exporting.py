@@ -26,11 +26,11 @@ def of_training(training: Any) -> None:
     if program.params.export is None or not program.replicas.is_chief:
         return
     named = training.variables()
-    variables = {}
-    for path in (weight.path for weight in program.model.weights):
-        averaged = training.averages is not None
-        name = averages.average_name(path) if averaged else path
-        variables[path] = named[name]
+    paths = [weight.path for weight in program.model.weights]
+    names = paths
+    if training.averages is not None:
+        names = map(averages.average_name, paths)
+    variables = {p: named[n] for p, n in zip(paths, names, strict=True)}
     _write(program, variables, training.step())
 
 
