@@ -59,12 +59,14 @@ class _Queue(cluster_coordinator._CoordinatedClosureQueue):
         self._lost = set()
 
     def put(self, closure, tag=None):
+        """Adds a closure."""
         super().put(closure, tag)
         # The one thread that is woken may be of another worker.
         with self._queue_lock:
             self._closures_queued_condition.notify_all()
 
     def put_back(self, closure):
+        """Takes back what a lost worker had, and says so once."""
         worker = getattr(closure, 'pin', None)
         if worker is not None and worker not in self._lost:
             self._lost.add(worker)
@@ -78,6 +80,7 @@ class _Queue(cluster_coordinator._CoordinatedClosureQueue):
             self._closures_queued_condition.notify_all()
 
     def get(self, timeout=None, tag=None):
+        """The next closure for the worker that asks; waits for one."""
         with self._queue_lock:
             tagged = self._tagged_queue[tag]
             while (

@@ -72,6 +72,7 @@ class _File:
             pass
 
     def write(self, record):
+        """Puts the record in the place of an earlier one."""
         text = json.dumps(plain(record), indent=2, allow_nan=False) + '\n'
         try:
             files.replace(self._path, text.encode())
@@ -87,6 +88,7 @@ class _Lines(_File):
             pass
 
     def write(self, record):
+        """Adds a line."""
         line = json.dumps(plain(record), allow_nan=False).encode() + b'\n'
         try:
             with open(self._path, 'ab+', buffering=0) as file:
@@ -167,6 +169,7 @@ class _Database:
             raise _failed(self._url, ' '.join(reason.split())) from None
 
     def write(self, record):
+        """Adds a row."""
         record = plain(record)
         row = {
             'started': record['started'],

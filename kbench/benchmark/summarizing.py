@@ -85,6 +85,7 @@ class _Written(Summaries):
         return number % self._every == 0
 
     def around(self, step, num_untimed):
+        """The step; with histograms, another one where a summary is due."""
         if self._verbosity < 2:
             return step
         training = self._training
@@ -127,6 +128,7 @@ class _Written(Summaries):
         self._images[number] = pixels
 
     def see(self, finished):
+        """Hands what a step measured to the writer, where that is due."""
         number = self._training.steps_seen
         if self._writer is None or not self._is_due(number):
             return

@@ -40,6 +40,7 @@ class BatchNorm(keras.layers.Layer):
         self._axis = layer_types.channel_axis() if axis is None else axis % 4
 
     def build(self, input_shape):
+        """Creates scale, offset and statistics, float32 (channels,)."""
         channels = input_shape[self._axis]
 
         def add(name, value, trainable):
@@ -61,6 +62,7 @@ class BatchNorm(keras.layers.Layer):
         self._channels = channels
 
     def call(self, inputs, training=False, mask=None):
+        """Normalizes images; in training by the batch's own statistics."""
         del mask  # Keras replays it where this layer replaces its own.
         if self.gamma is None:
             scale = tf.ones((self._channels,))

@@ -115,6 +115,7 @@ class Conv(_SpatialLayer):
         self._kernel_initializer = initializer
 
     def build(self, input_shape):
+        """Creates the kernel and, if there is one, the bias."""
         self.kernel = self.add_weight(
             name='kernel',
             shape=(
@@ -237,6 +238,7 @@ class Dense(keras.layers.Layer):
         self._float32_output = float32_output
 
     def build(self, input_shape):
+        """Creates the matrix (inputs, units) and the bias (units,)."""
         self.kernel = self.add_weight(
             name='kernel',
             shape=(input_shape[-1], self.units),
@@ -276,6 +278,7 @@ class Dropout(keras.layers.Layer):
         self.seed_generator = keras.random.SeedGenerator(name=f'{name}_seed')
 
     def call(self, inputs, training=False):
+        """Drops at random in training, and scales what stays."""
         if not training or not self.rate:
             return inputs
         noise_shape = None
