@@ -188,7 +188,9 @@ def to_names(
     for name in weights:
         ours.setdefault(name.rpartition('/')[0], []).append(name)
     if not set(ours) <= set(layers):
-        layers = _renamed(layers, model)
+        layers = {
+            layer_name(name, model): arrays for name, arrays in layers.items()
+        }
     if not set(ours) & set(layers):
         raise files.CheckpointError(
             f'{path} has other layers than model {model}: '
@@ -216,11 +218,17 @@ def to_names(
     }
 
 
-def _renamed(layers, model):
+def layer_name(name: str, model: str) -> str:
+    """What a layer of keras.applications is here.
+
+    Args:
+        name: of the layer there.
+        model: name of the same model in kbench's table.
+
+    Returns:
+        The name here; the same where none is known.
+    """
     for pattern, rename in _APPLICATIONS:
         if re.fullmatch(pattern, model):
-            return {
-                'logits' if name == 'predictions' else rename(name): arrays
-                for name, arrays in layers.items()
-            }
-    return layers
+            return 'logits' if name == 'predictions' else rename(name)
+    return name
