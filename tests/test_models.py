@@ -68,7 +68,7 @@ def test_exact_counts_in_both_layouts(spec):
 def _check_form(model, spec, num_classes, data_format):
     size = spec.image_size
     shape = (None, size, size, 3)
-    if data_format == 'channels_first':
+    if data_format == 'NCHW':
         shape = (None, 3, size, size)
     assert model.inputs[0].shape == shape
     for logits in model.outputs:
