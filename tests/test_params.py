@@ -165,6 +165,21 @@ def test_whole_numbers_are_fine_where_a_float_is_wanted():
     assert value == 1.0 and type(value) is float
 
 
+def test_an_empty_string_is_none_where_that_is_the_default():
+    assert kbench.make_params(trace_file='').trace_file is None
+    for values in ({'num_batches': ''}, {'optimizer': ''}):
+        with pytest.raises(kbench.UserError):
+            kbench.make_params(**values)
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    path = tmp_path / 'parameters.json'
+    path.mkdir()
+    with pytest.raises(kbench.UserError, match=f'{path} cannot be written'):
+        kbench.save_params(kbench.make_params(), str(tmp_path))
+    assert [p.name for p in tmp_path.iterdir()] == ['parameters.json']
+
+
 def test_saved_and_loaded_parameters_are_equal(tmp_path):
     params = kbench.make_params(
         model='vgg16', learning_rate=0.1, data_name='cifar10', xla=True

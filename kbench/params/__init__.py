@@ -136,10 +136,18 @@ def save_params(params: Params, directory: str) -> str:
 
     Returns:
         The path of the file.
+
+    Raises:
+        ParamsError: it cannot be written.
     """
     path = os.path.join(directory, FILE_NAME)
     text = json.dumps(dataclasses.asdict(params), indent=2, sort_keys=True)
-    files.replace(path, f'{text}\n'.encode())
+    try:
+        files.replace(path, f'{text}\n'.encode())
+    except OSError as error:
+        raise ParamsError(
+            f'{path} cannot be written: {error.strerror}'
+        ) from None
     return path
 
 

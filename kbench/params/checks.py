@@ -65,17 +65,21 @@ def _in_range(row: table.Param, value: float) -> bool:
 def check_value(row: table.Param, value: Any) -> Any:
     """Returns the value in its own type.
 
+    An empty string is None where that is the default: scripts of the original
+    write `--trace_file=` for no trace.
+
     Raises:
         ParamsError: wrong type or outside of the range.
     """
     error = ParamsError(
         f'{shown(row.name)}={value!r} is not legal: it takes {legal_text(row)}'
     )
-    if value is None:
-        if row.default is None:
-            return None
-        raise error
     wanted = row.python_type
+    is_unset = value is None or (wanted is str and value == '')
+    if row.default is None and is_unset:
+        return None
+    if value is None:
+        raise error
     if wanted is float and isinstance(value, int):
         value = value if isinstance(value, bool) else float(value)
     if type(value) is not wanted:
