@@ -159,11 +159,11 @@ def test_an_evaluator_beside_a_training(tmp_path):
     training = _start(
         *['--model=lenet', '--data_name=digits', '--batch_size=16'],
         *[
-            '--num_batches=300',
+            '--num_batches=1000',
             '--learning_rate=0.01',
             '--num_warmup_batches=0',
         ],
-        *['--save_model_steps=10', '--max_ckpts_to_keep=2'],
+        *['--save_model_steps=20', '--max_ckpts_to_keep=2'],
         f'--train_dir={folder}',
     )
     said, _ = training.communicate(timeout=200)
