@@ -65,14 +65,43 @@ def test_lenet_knows_mnist(dtype, mnist, tmp_path):
     assert found.top_1 >= 0.97
 
 
+SMALL = """
+import keras
+
+
+def small(images, num_classes):
+    x = images
+    for filters in (16, 32):
+        x = keras.layers.Conv2D(
+            filters,
+            3,
+            strides=2,
+            padding='same',
+            activation='relu',
+            name=f'conv{filters}',
+        )(x)
+    x = keras.layers.Flatten()(x)
+    return keras.layers.Dense(num_classes, name='logits')(x)
+
+
+small.image_size = 20
+"""
+
+SMALL_TRAIN = dict(
+    model='small_convolutions:small', batch_size=32, learning_rate=0.05
+)
+
+
 @pytest.mark.slow
-def test_float16_learns_as_float32(tmp_path):
-    """One seed, two epochs; benchmarks/accuracy.py has three, and all."""
+def test_float16_learns_as_float32(tmp_path, monkeypatch):
+    """Small, as a CPU emulates float16; benchmarks/accuracy.py has LeNet."""
+    (tmp_path / 'small_convolutions.py').write_text(SMALL)
+    monkeypatch.syspath_prepend(tmp_path)
     found = {}
     for dtype in ('float32', 'float16'):
         folder = str(tmp_path / dtype)
         kbench.run(
-            **TRAIN | dict(num_epochs=2.0, batch_size=32),
+            **TRAIN | SMALL_TRAIN,
             data_name='digits',
             train_dir=folder,
             compute_dtype=dtype,
